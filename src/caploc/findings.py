@@ -43,13 +43,6 @@ class StudyFindings:
     report: Path
 
 
-def estimand_of(found: Found, rate: float, together: bool) -> Estimand:
-    """Say which effects the map shows, at which rate, and for which the heads are named."""
-    shown = found.estimate.estimand
-    among = found.diagnostics.get("rate", rate) if shown == AMONG else None
-    return Estimand(heads=shown, rate=among, top=WITHIN if together else shown)
-
-
 def write_findings(folder: Path, result: Result, checks: Checks) -> StudyFindings:
     """Write `result.json`, the answers shown, the report and its figures."""
     from caploc.report.page import rewrite_page  # drawing waits until there is something to draw
@@ -92,7 +85,13 @@ def build_result(session: Session, search: SearchResult, checks: Checks, command
         grid=GridShape.of(loaded.grid, study.components),
         intact=search.intact,
         noise=search.noise,
-        estimand=estimand_of(found, study.settings.rate, study.names_sets),
+        estimand=Estimand(
+            heads=estimate.estimand,
+            rate=found.diagnostics.get("rate", study.settings.rate)
+            if estimate.estimand == AMONG
+            else None,
+            top=WITHIN if study.names_sets else estimate.estimand,
+        ),
         heads=rank_heads(grid, found, others=bool(checks.validation.other_tasks)),
         top=[str(grid.components[column]) for column in found.chosen],
         fit=Fit(

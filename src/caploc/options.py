@@ -39,7 +39,6 @@ MOST_SEEDS = 2**63 - 1
 GOALS = ("heads", "set", "specific")
 OUTCOMES = ("metric", "logprob")
 ZERO, MEAN, RESAMPLE, PATCH = MODES = ("zero", "mean", "resample", "patch")
-CLUSTER = "ray"
 ADDRESS = "RAY_ADDRESS"  # Ray's own variable
 FORMATS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}  # of --data
 DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?|mps|spread")
@@ -131,25 +130,6 @@ class Workers:
     address: str | None = None
     gpus: float = 1.0
     cpus: int | None = None
-
-    @classmethod
-    def parse(
-        cls, text: str | None, address: str | None, gpus: float | None, cpus: int | None
-    ) -> "Workers | None":
-        """Read the options of the command line; None where rows are answered in this process."""
-        if text is None:
-            given = {"--ray-address": address, "--gpus-per-worker": gpus, "--cpus-per-worker": cpus}
-            for name, value in given.items():
-                if value is not None:
-                    raise BadOption(f"{name} {value} says how workers run; add --workers.")
-            return None
-        try:
-            count = None if text == CLUSTER else int(text)
-        except ValueError:
-            raise BadOption(
-                f"--workers takes a number of processes on this machine, or ray; got {text!r}."
-            ) from None
-        return cls(count, address, cls.gpus if gpus is None else gpus, cpus)
 
     @property
     def place(self) -> str | None:
@@ -431,17 +411,14 @@ def build(kind: type[Record], said: Mapping[str, Any], start: Path = Path()) -> 
 
 
 def read_value(flag: Flag, value: Any, start: Path) -> Any:
-    """Read an option's value; paths in it are seen from a folder."""
+    """Read an option's value; paths in it, where there are such, are seen from a folder."""
     if flag.maps:
         return parse_data(value, start)
-    return seen_from(start, value) if flag.option.path else value
-
-
-def seen_from(start: Path, value: Any) -> Any:
-    """A path, or several, as absolute ones where there is such a file or folder."""
+    if value is None or not flag.option.path:
+        return value
     if isinstance(value, str):
         return placed(value, start)
-    return value if value is None else tuple(placed(each, start) for each in value)
+    return tuple(placed(each, start) for each in value)
 
 
 def flag_of(name: str) -> str:

@@ -108,7 +108,10 @@ class Session:
             announce(study, tasks, grid, progress)
             with nullcontext(engine) if engine else study.model.answering() as answering:
                 for part in answering.loaded.uncovered:
-                    progress.tell(describe_uncovered(part))
+                    progress.tell(
+                        f"Not covered: {part} carries something from token to token, and has no "
+                        "head that could be knocked out."
+                    )
                 study, tasks = without_unfit_control(study, tasks, answering.misfit, progress)
                 tasks = study.without_defects(tasks, answering.misfit)
                 meters = Meters(answering, store, study.components, intervention)
@@ -246,14 +249,6 @@ def describe_join(task: Task) -> str:
     if isinstance(request, Rolling) or gold is None:
         return ""
     return f" Asked as {prompt_of(request)[-BEFORE:]!r} + {gold[:BEFORE]!r}."
-
-
-def describe_uncovered(part: str) -> str:
-    """Say that something mixes tokens beside the heads."""
-    return (
-        f"Not covered: {part} carries something from token to token, and has no head that could be "
-        "knocked out."
-    )
 
 
 def announce(study: Study, tasks: Mapping[str, Task], grid: Grid[Any], progress: Progress) -> None:

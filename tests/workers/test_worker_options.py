@@ -1,5 +1,6 @@
 import pytest
 
+from caploc.cli.options import WorkerGroup
 from caploc.declaration import ModelOptions
 from caploc.errors import BadOption
 from caploc.folder import question
@@ -45,18 +46,18 @@ def test_ray_that_is_not_there_is_told_with_what_to_install(monkeypatch):
 
 def test_the_command_line_says_how_many_and_where(monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    assert Workers.parse(None, None, None, None) is None
-    assert Workers.parse("3", None, 1.0, 2) == Workers(3, cpus=2)
-    assert Workers.parse("ray", None, 1.0, None).place is None
-    assert Workers.parse("ray", "head:6379", 1.0, None).place == "head:6379"
+    assert WorkerGroup(None, None, None, None).parse() is None
+    assert WorkerGroup("3", None, 1.0, 2).parse() == Workers(3, cpus=2)
+    assert WorkerGroup("ray", None, 1.0, None).parse().place is None
+    assert WorkerGroup("ray", "head:6379", 1.0, None).parse().place == "head:6379"
     with pytest.raises(BadOption, match="got 'many'"):
-        Workers.parse("many", None, 1.0, None)
-    assert Workers.parse("ray", None, None, None) == Workers(None, gpus=1.0)
-    assert Workers.parse("ray", None, 0.5, None).gpus == 0.5
+        WorkerGroup("many", None, 1.0, None).parse()
+    assert WorkerGroup("ray", None, None, None).parse() == Workers(None, gpus=1.0)
+    assert WorkerGroup("ray", None, 0.5, None).parse().gpus == 0.5
     with pytest.raises(BadOption, match="--gpus-per-worker 0.5 says how workers run; add --worke"):
-        Workers.parse(None, None, 0.5, None)
+        WorkerGroup(None, None, 0.5, None).parse()
     with pytest.raises(BadOption, match="add --workers"):
-        Workers.parse(None, "head:6379", None, None)
+        WorkerGroup(None, "head:6379", None, None).parse()
 
 
 def test_rays_own_variable_names_the_cluster_but_not_for_processes_of_this_machine(monkeypatch):

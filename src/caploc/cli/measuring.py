@@ -5,7 +5,7 @@ from typing import Annotated
 
 from caploc import console
 from caploc.cli import options
-from caploc.cli.options import option
+from caploc.cli.options import argument, option
 from caploc.declaration import ModelOptions, check_places
 from caploc.errors import BadOption
 from caploc.naming import default_folder
@@ -150,8 +150,9 @@ def interactions(
 def universal(
     folders: Annotated[
         list[Path],
-        options.runs_argument(
-            "Folders of finished runs of one model, a task each, or folders of such folders."
+        argument(
+            "Folders of finished runs of one model, a task each, or folders of such folders.",
+            callback=options.check_runs,
         ),
     ],
     family: Annotated[

@@ -91,11 +91,6 @@ def check_heads(*texts: str | None) -> None:
     parse_components([text for text in texts if text and not is_file(at_home(text))])
 
 
-def runs_argument(help: str) -> Any:
-    """Return an argument for finished runs and folders of such; others are refused beforehand."""
-    return argument(help, callback=check_runs)
-
-
 TASK = flags(Study)["task"].option.help
 Tasks = Annotated[list[str], option(f"{TASK}; {ONE_OR_MORE}.", "--task")]
 
@@ -204,9 +199,20 @@ class WorkerGroup:
 
     def parse(self) -> Workers | None:
         """Read them; None where this process answers."""
-        return Workers.parse(
-            self.workers, self.ray_address, self.gpus_per_worker, self.cpus_per_worker
-        )
+        if self.workers is None:
+            for name in ("ray_address", "gpus_per_worker", "cpus_per_worker"):
+                if (value := getattr(self, name)) is not None:
+                    raise BadOption(f"{flag_of(name)} {value} says how workers run; add --workers.")
+            return None
+        try:
+            count = None if self.workers == "ray" else int(self.workers)
+        except ValueError:
+            raise BadOption(
+                "--workers takes a number of processes on this machine, or ray; got "
+                f"{self.workers!r}."
+            ) from None
+        gpus = Workers.gpus if self.gpus_per_worker is None else self.gpus_per_worker
+        return Workers(count, self.ray_address, gpus, self.cpus_per_worker)
 
 
 @record(frozen=True)

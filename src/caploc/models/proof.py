@@ -103,7 +103,11 @@ def resting(model: PreTrainedModel, seed: int) -> Iterator[tuple[Tokens, Logits]
     try:
         intact = logits_of(model, tokens)
         if (intact.isnan() | intact.isposinf()).any():
-            raise _infinite(model)
+            raise ModelRefused(
+                f"{type(model).__name__} gives logits that are no finite numbers in {model.dtype}; "
+                "load it with another --dtype (float32 and bfloat16 hold larger numbers than "
+                "float16). If that changes nothing the weights are damaged: get them again."
+            )
         yield tokens, intact
     finally:
         model.train(training)
@@ -120,15 +124,6 @@ def masks_to_prove(grid: Grid, seed: int, share: float = 0.0) -> Bool[Tensor, "r
             masks[1, columns.start + order[:count]] = True
             masks[2, columns.start + order[-count:]] = True
     return masks
-
-
-def _infinite(model: PreTrainedModel) -> ModelRefused:
-    """Build the error for logits that are no numbers."""
-    return ModelRefused(
-        f"{type(model).__name__} gives logits that are no finite numbers in {model.dtype}; load it "
-        "with another --dtype (float32 and bfloat16 hold larger numbers than float16). If that "
-        "changes nothing the weights are damaged: get them again."
-    )
 
 
 def _prove_attention(model: PreTrainedModel, projections: Projections, tokens: Tokens) -> None:
@@ -379,18 +374,13 @@ def inputs_zeroed(
     """
 
     def without(forward: Callable, cut: Bool[Tensor, " heads"], mixed: Tensor) -> Tensor:
-        return forward(mixed * _kept(cut, mixed))
+        kept = (~cut).repeat_interleave(mixed.shape[-1] // len(cut))
+        return forward(mixed * kept.to(mixed))
 
     with ExitStack() as back:
         for module, cut in _cut_modules(projections, grid, mask):
             back.enter_context(forward_as(module, partial(without, module.forward, cut)))
         yield
-
-
-def _kept(
-    cut: Bool[Tensor, " heads"], mixed: Float[Tensor, "... width"]
-) -> Float[Tensor, " width"]:
-    return (~cut).repeat_interleave(mixed.shape[-1] // len(cut)).to(mixed)
 
 
 def _cut_modules(

@@ -40,7 +40,8 @@ def fit_paired(
     Benjamini-Hochberg value of its p over all heads measured.
     """
     found = np.full((4, seen.masks.shape[1]), np.nan)
-    binary = right_or_wrong(seen, intact)
+    scored = seen.outcome[~np.isnan(seen.outcome)]
+    binary = {*scored, *intact.values()} <= {0.0, 1.0}
     for head, differences in single_head_differences(seen, intact):
         found[:, head] = paired(differences, binary=binary, level=level)
     effect, low, high, p = found
@@ -66,11 +67,6 @@ def single_head_differences(
         differences = np.array([o - intact[e] for e, o in outcomes.items() if e in intact])
         if differences.size:
             yield int(head), differences
-
-
-def right_or_wrong(seen: Measurements, intact: dict[int, float]) -> bool:
-    """Tell whether all outcomes scored are 0 or 1."""
-    return set(seen.outcome[~np.isnan(seen.outcome)]) | set(intact.values()) <= {0.0, 1.0}
 
 
 def paired(

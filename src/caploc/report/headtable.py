@@ -83,11 +83,6 @@ def standings(result: Result) -> dict[str, Standing]:
     return found
 
 
-def name_top(result: Result) -> str:
-    """Return what chances are chances to belong to."""
-    return f"the top {result.method.top:,}" if result.method.top else "the top"
-
-
 @dataclass(frozen=True, slots=True)
 class Cell:
     """One head of the map."""
@@ -122,7 +117,8 @@ class HeadMap:
 
 def head_map(result: Result) -> HeadMap:
     """Lay the heads of a result out by layer, coloured by effect around zero."""
-    unit, grid, place = outcome_unit(result), result.grid.grid(), name_top(result)
+    unit, grid = outcome_unit(result), result.grid.grid()
+    place = f"the top {result.method.top:,}" if result.method.top else "the top"
     limit = largest_effect(result)
     cells = []
     for standing in standings(result).values():

@@ -143,7 +143,7 @@ class Scan:
         grew likelier. Of a `linear` signal it is the fall itself.
         """
         change = measured.outcome - self.before_of(measured)
-        return -change if self.linear else share_lost(change)
+        return -change if self.linear else 1 - np.exp(np.minimum(change, 0.0))
 
     def resampled(self, random: np.random.Generator) -> "Scan":
         """Draw as many of each head's rows anew, with replacement."""
@@ -193,11 +193,6 @@ class Scan:
         mean = self.mean_change
         order = np.argsort(-np.nan_to_num(mean, nan=-np.inf), kind="stable")
         return [int(column) for column in order if np.isfinite(mean[column])]
-
-
-def share_lost(change: Float[np.ndarray, " rows"]) -> Float[np.ndarray, " rows"]:
-    """Compute the share of a probability that is gone from the change of its logarithm."""
-    return 1 - np.exp(np.minimum(change, 0.0))
 
 
 def log_odds(logprob: Float[np.ndarray, " rows"]) -> Float[np.ndarray, " rows"]:

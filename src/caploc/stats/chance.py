@@ -117,7 +117,8 @@ def draw_in_blocks(
     located: Chosen, slices: list[slice], draws: int, seed: int, excluding: bool
 ) -> Sets:
     """Draw random sets with as many neurons in each block as the located set has."""
-    check_draws(draws)
+    if draws < 1:
+        raise BadOption(f"The number of random draws must be 1 or more; got {draws}.")
     sets = np.zeros((draws, len(located)), dtype=bool)
     pools = [pool(located[block], excluding) for block in slices]
     for number, chosen in enumerate(sets):
@@ -127,12 +128,6 @@ def draw_in_blocks(
             inside[sure] = True
             inside[random.choice(columns, size=count, replace=False)] = True
     return sets
-
-
-def check_draws(draws: int) -> None:
-    """Refuse a number of random draws below 1; raises BadOption."""
-    if draws < 1:
-        raise BadOption(f"The number of random draws must be 1 or more; got {draws}.")
 
 
 def pool(located: Chosen, excluding: bool) -> tuple[np.ndarray, np.ndarray, int]:
