@@ -64,7 +64,6 @@ def test_a_field_of_a_stranger_is_left_out(content):
         (("heads", 0, "effect"), math.nan, "heads.0.effect must be a finite number"),
         (("heads", 0, "effect"), "5", "heads.0.effect must be a valid number"),
         (("heads", 0, "head"), "<b>", "heads.0.head must match"),
-        (("heads", 0, "index"), 0, "L0H1 is said to lie in layer 0, index 0"),
         (("top",), ["L7H7"], "There is no head L7H7"),
         (("grid", "layers"), 3, "must hold 3 numbers"),
         (("cost", "rows"), -1, "cost.rows must be greater than or equal to 0"),

@@ -1,6 +1,6 @@
 """What a study found: the one description of `result.json`, built, written, read and shown.
 
-Missing is None, never 0 or NaN. Strict: `"5"` is no number, and sizes are those that models have.
+Missing is None, never 0 or NaN. Strict: `"5"` is no number.
 Fields that are not named here are left out when a file is read.
 """
 
@@ -29,15 +29,13 @@ from caploc.errors import CaplocError
 
 SCHEMA = 1  # of every file that is made of these records
 READ_OFF = "log-probability "  # how an answer begins that the model did not choose or write
-MOST_PARTS = 1_000_000_000  # of a grid: beyond any model's neurons
-MOST_HEADS = 1_000_000
 CLEAR = 0.03  # of a score: a loss that is taken for real where its error is unknown
 
 Name = Annotated[str, StringConstraints(max_length=100_000)]
 LETTERS = "".join(kind.COMPONENT.LETTER for kind in KINDS.values()) + "N"  # N of neurons
 ComponentName = Annotated[str, StringConstraints(pattern=rf"^L\d{{1,6}}([{LETTERS}]\d{{1,9}})?$")]
 Count = Annotated[int, Field(ge=0, le=2**63)]
-Size = Annotated[int, Field(ge=0, le=MOST_PARTS)]
+Size = Annotated[int, Field(ge=0)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -396,16 +394,14 @@ class GridShape(Record):
 
     layers: Size
     heads: list[Size]
-    group_sizes: list[Annotated[int, Field(ge=1, le=MOST_PARTS)]] = []
+    group_sizes: list[Annotated[int, Field(ge=1)]] = []
     components: Name = HEADS
 
     @model_validator(mode="after")
     def agree(self) -> Self:
-        """Hold one number for each layer, and not more heads than a mask may have."""
+        """Hold one number for each layer."""
         if len(self.heads) != self.layers or len(self.group_sizes) not in (0, self.layers):
             raise ValueError(f"heads and group_sizes must hold {self.layers} numbers, as layers")
-        if sum(self.heads) > MOST_HEADS:
-            raise ValueError(f"a grid of {sum(self.heads):,} heads is none of a model")
         if self.components not in KINDS:
             raise ValueError(f"components are {', '.join(KINDS)}, and not {self.components!r}")
         return self
@@ -640,13 +636,9 @@ class Result(Document):
 
     @model_validator(mode="after")
     def known(self) -> Self:
-        """Name no component but those of the grid, each where its name says."""
+        """Name no component but those of the grid."""
         try:
             self.grid.grid().columns([*(entry.head for entry in self.heads), *self.top])
-            for entry in self.heads:
-                if (entry.layer, entry.index) != (entry.place.layer, entry.place.index):
-                    where = f"layer {entry.layer}, index {entry.index}"
-                    raise ValueError(f"{entry.head} is said to lie in {where}")
         except CaplocError as error:
             raise ValueError(str(error).rstrip(".")) from None
         return self
