@@ -8,7 +8,7 @@ from caploc.errors import CaplocError
 from caploc.models.knockout import knockout
 from caploc.playground.answers import SIDES, cut_pieces
 from caploc.playground.playground import ExampleRequest, PageQuestion
-from caploc.tasks.task import show
+from caploc.tasks.task import write_answer
 
 HEADS = ["L0H13", "L0H14", "L3H12", "L5H1"]  # those of the fixture `zeroed`
 PROMPTS = ["47+38=", "sort 72941=", "# f: add 2, negate, double\ndef f(x):\n", "rhymes with night:"]
@@ -88,7 +88,7 @@ def test_an_example_is_scored_as_the_task_scores_it(playground, task, example):
         responses = answered(playground, loaded.requests(example), mask)
         item = loaded.item(example, responses)
         assert verdict[side]["score"] == loaded.score([example], [item]).score
-        assert verdict[side]["answer"] == show(loaded, example, responses).answer
+        assert verdict[side]["answer"] == write_answer(loaded.example(example), responses)
 
 
 def answered(playground, requests, mask):

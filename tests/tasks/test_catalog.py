@@ -7,7 +7,15 @@ from caploc.errors import BadData, BadOption, UnknownName
 from caploc.options import TaskOptions
 from caploc.tasks.catalog import load_task
 from caploc.tasks.signal import margin_of
-from caploc.tasks.task import Generate, Generated, LogLikelihood, Metric, Rolling, Scored, show
+from caploc.tasks.task import (
+    Generate,
+    Generated,
+    LogLikelihood,
+    Metric,
+    Rolling,
+    Scored,
+    write_answer,
+)
 from doubles import write_lines
 from worlds import CAPABILITIES
 
@@ -65,10 +73,10 @@ def test_the_outcome_can_be_the_log_probability_of_the_gold_answer():
     (request,) = addition.requests(0)
     assert request == LogLikelihood(
         load_task("demo/addition").requests(0)[0].prompt,
-        show(addition, 0, [Scored(-1.0, True, 2)]).gold,
+        addition.example(0).gold,
     )
     said = [Scored(-1.0, True, 2), Scored(-3.0, False, 2, " 9"), Scored(-3.0, False, 2)]
-    assert [show(addition, 0, [each]).answer for each in said] == [
+    assert [write_answer(addition.example(0), [each]) for each in said] == [
         "log-probability -1.00 (its first choice)",
         "log-probability -3.00 (its first choice is ' 9')",
         "log-probability -3.00",  # by an engine that does not tell
@@ -237,7 +245,7 @@ def test_examples_in_the_prompt_come_from_the_split_that_lm_eval_would_take(gsm8
 def test_an_integer_target_without_choices_is_its_own_text(task_file):
     rows = [{"q": "1+1=", "a": 2}, {"q": "2+2=", "a": 4}]
     task = load_task(str(task_file("f", rows, doc_to_target="a")))
-    assert show(task, 0, [Generated("2")]).gold == "2"
+    assert task.example(0).gold == "2"
 
 
 def test_what_greedy_decoding_has_not_is_refused(task_file):

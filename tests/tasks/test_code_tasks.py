@@ -15,7 +15,7 @@ from caploc.options import TaskOptions
 from caploc.sandbox import pool
 from caploc.tasks.catalog import check_task_name, load_task
 from caploc.tasks.programs import CodeEval, pass_rates
-from caploc.tasks.task import Generated, LogLikelihood, show
+from caploc.tasks.task import Generated, LogLikelihood
 from doubles import write_lines
 
 if obstacle := pool.find_obstacle():
@@ -106,7 +106,7 @@ def test_the_gold_answer_of_a_program_is_the_reference_solution(code_task):
         (request,) = task.requests(1)
         assert isinstance(request, LogLikelihood)
         assert request.continuation == as_said(name, ROWS[name][1])
-        assert show(task, 1, [Generated("")]).gold == request.continuation
+        assert task.example(1).gold == request.continuation
     assert request.context.endswith("[BEGIN]\n")
 
 

@@ -20,7 +20,7 @@ from caploc.tasks.catalog import (
     wants_chat_template,
 )
 from caploc.tasks.harness import mean_of_scores
-from caploc.tasks.task import Generated, Scored, show
+from caploc.tasks.task import Generated, Scored, write_answer
 from worlds import DEMO, TASKS
 
 CHOSEN = {
@@ -173,8 +173,8 @@ def test_a_task_that_wants_a_chat_template_has_it_where_there_is_one(
 
 def test_answers_of_the_papers_tasks_are_shown():
     task = load_task("rhyming_easy")
-    shown = show(task, 0, [Generated("Cat")])
-    assert (shown.gold, shown.answer) == (None, "Cat")
+    example = task.example(0)
+    assert (example.gold, write_answer(example, [Generated("Cat")])) == (None, "Cat")
 
 
 numbers = st.floats(-1e6, 1e6)

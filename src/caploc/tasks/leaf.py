@@ -102,16 +102,13 @@ class Leaf:
 
     def item(self, example: int, responses: Sequence[Response]) -> Any:
         """Return the chosen metric of one example, through the chosen filter."""
-        found = self.filtered(example, responses)
-        return self.task.process_results(self.docs[example], found)[self.metric]
-
-    def filtered(self, example: int, responses: Sequence[Response]) -> list[Any]:
         pairs = zip(self.instances[example], responses, strict=True)
         instances = [replace_response(*pair) for pair in pairs]
         for ensemble in self.task._filters:
             if ensemble.name == self.filter:
                 ensemble.apply(instances)
-        return [instance.filtered_resps[self.filter] for instance in instances]
+        found = [instance.filtered_resps[self.filter] for instance in instances]
+        return self.task.process_results(self.docs[example], found)[self.metric]
 
     def aggregate(self, items: Sequence[Any]) -> tuple[float | None, float | None]:
         """Return the metric over items, and its standard error where one is known."""

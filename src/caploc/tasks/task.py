@@ -94,15 +94,6 @@ def responses_from_json(text: str) -> tuple[Response, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """One answered example as a reader sees it."""
-
-    prompt: str
-    gold: str | None
-    answer: str
-
-
-@dataclass(frozen=True, slots=True)
 class Metric:
     """What the outcome of a task's row is: its own metric, or a log-probability, or a signal.
 
@@ -177,13 +168,6 @@ class Task(Protocol):
 
     def first(self, limit: int | None) -> list[int]:
         """Return the numbers of the first `limit` examples, None: of all, for a final score."""
-
-
-def show(task: Task, number: int, responses: Sequence[Response]) -> Shown:
-    """Return prompt, gold answer and the model's answer of an example, for people."""
-    example, first = task.example(number), task.requests(number)[0]
-    gold = None if isinstance(first, Rolling) else example.gold
-    return Shown(prompt_of(first), gold, write_answer(example, responses))
 
 
 def write_answer(example: Example, responses: Sequence[Response]) -> str:

@@ -6,7 +6,16 @@ from enum import StrEnum
 
 from caploc.result import AnswerPair, Lost, Status, number
 from caploc.store import Row
-from caploc.tasks.task import Generated, Response, Scored, Task, responses_from_json, show
+from caploc.tasks.task import (
+    Generated,
+    Response,
+    Rolling,
+    Scored,
+    Task,
+    prompt_of,
+    responses_from_json,
+    write_answer,
+)
 from caploc.validation import Comparison
 
 SHOWN = 3  # lost answers that the record holds
@@ -49,13 +58,13 @@ def find_lost(compared: Comparison) -> Lost:
 def show_pair(task: Task, before: Row, after: Row) -> AnswerPair:
     """Put an example in words, as answered before and after."""
     responses = responses_from_json(before.responses), responses_from_json(after.responses)
-    intact, without = (show(task, before.number, each) for each in responses)
+    example, first = task.example(before.number), task.requests(before.number)[0]
     pair = AnswerPair(
         example=before.number,
-        prompt=intact.prompt,
-        gold=intact.gold,
-        intact=intact.answer,
-        knocked_out=without.answer,
+        prompt=prompt_of(first),
+        gold=None if isinstance(first, Rolling) else example.gold,
+        intact=write_answer(example, responses[0]),
+        knocked_out=write_answer(example, responses[1]),
         intact_outcome=number(before.outcome),
         knocked_out_outcome=number(after.outcome),
     )
