@@ -11,7 +11,7 @@ from typing import Any
 
 from caploc import console
 from caploc.errors import CaplocError, pick
-from caploc.models.loading import model_shape
+from caploc.models.projections import find_projections
 from caploc.progress import Progress
 from caploc.studies import Allowed, run_studies
 from papers.exhibits import Exhibit, write_all
@@ -54,7 +54,7 @@ def fill(
     notes: dict[str, list[str]] = {name: [] for name in rows}
     for label, options in setup.models.items():
         if SHAPES in rows:
-            grid, _ = model_shape(options.name, options.revision)
+            _, grid = find_projections(options.weights().empty)  # its config.json is enough
             rows[SHAPES].append(tables.table1(label, grid))
         wanted = [name for name in rows if label == setup.lead or name not in ALONE]
         if {*wanted} != {SHAPES}:

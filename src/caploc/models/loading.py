@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -233,20 +233,6 @@ class Weights:
         if self.quantized:
             arguments["device_map"] = {"": self.device}
         return arguments
-
-
-@cache
-def model_shape(name: str, revision: str | None) -> tuple[Heads, int]:
-    """Count a model's heads and parameters, for which only its config.json is needed.
-
-    Raises UnknownName if there is no such model or revision; ModelRefused if it has no
-    configuration or cannot be read, or the heads are not found.
-    """
-    source = find_source(name, revision)
-    if source.gguf is None and "config.json" not in source.files:
-        raise ModelRefused(f"{source.name} has no config.json, so it is no transformers model.")
-    empty = _empty_model(source, trust_remote_code=False)
-    return find_projections(empty)[1], sum(parameter.numel() for parameter in empty.parameters())
 
 
 def convert(source: ModelSource, target: Path, dtype: str, ends: Sequence[str] = ()) -> None:
