@@ -24,10 +24,8 @@ from transformers import PreTrainedTokenizerFast
 from transformers.pytorch_utils import Conv1D
 
 TESTS = Path(__file__).parents[1] / "tests"
-sys.path[-1:-1] = [str(TESTS / "models"), str(TESTS / "engine"), str(TESTS)]
+sys.path.insert(-1, str(TESTS))
 
-from alone import word_tokenizer, words  # noqa: E402
-from tiny import FAMILIES, GROUPED, OLD, build, random_tokens, tiny  # noqa: E402
 from tokenizers.processors import TemplateProcessing  # noqa: E402
 
 import figures  # noqa: E402
@@ -38,6 +36,8 @@ from caploc.errors import ModelRefused  # noqa: E402
 from caploc.given import proved  # noqa: E402
 from caploc.models.projections import find_projections, module_name  # noqa: E402
 from caploc.tasks.task import Generate, LogLikelihood, options_json  # noqa: E402
+from worlds.alone import word_tokenizer, words, zeroed_copy  # noqa: E402
+from worlds.tiny import FAMILIES, GROUPED, OLD, build, random_tokens, tiny  # noqa: E402
 
 FIGURES = Path(__file__).with_suffix(".json")
 WORD = 5  # whose log-probability is told
@@ -308,22 +308,10 @@ def indexed(name: str) -> str:
 TOOLS = (Caploc, TransformerLens, NNsight, Pyvene)
 
 
-def zeroed(model: Any, mask: np.ndarray) -> Any:
-    """A copy whose projections read nothing of the mask's heads."""
-    made = copy.deepcopy(model)
-    for _, columns, name in sites(model):
-        module = made.get_submodule(name)
-        weight = module.weight if isinstance(module, Conv1D) else module.weight.T
-        width = weight.shape[0] // (columns.stop - columns.start)
-        for head in np.flatnonzero(mask[columns]):
-            weight.data[head * width : (head + 1) * width] = 0
-    return made
-
-
 def truth(model: Any, prompts: Prompts, masks: Masks) -> list[float]:
     """Plain transformers, a prompt at a time."""
     return [
-        told(zeroed(model, mask)(torch.tensor([prompt])).logits[:, -1])[0]
+        told(zeroed_copy(model, mask)(torch.tensor([prompt])).logits[:, -1])[0]
         for prompt, mask in zip(prompts, masks, strict=True)
     ]
 
@@ -332,7 +320,7 @@ def written(model: Any, prompts: Prompts, masks: Masks, new: int) -> list[list[i
     """The likeliest tokens, read anew for each, without a cache."""
     found = []
     for prompt, mask in zip(prompts, masks, strict=True):
-        plain, tokens = zeroed(model, mask), list(prompt)
+        plain, tokens = zeroed_copy(model, mask), list(prompt)
         for _ in range(new):
             tokens.append(
                 int(plain(torch.tensor([tokens]), use_cache=False).logits[0, -1].argmax())

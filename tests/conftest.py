@@ -81,3 +81,19 @@ def as_if_fetched(monkeypatch):
     """Let every model of the table look as if it had been fetched: as the demo model."""
     monkeypatch.setattr("caploc.models.sources.is_fetched", lambda name: True)
     monkeypatch.setattr("caploc.models.sources.model_folder", lambda name: Path(DEMO))
+
+
+@pytest.fixture(scope="session")
+def demo():
+    """The demo model; tests must leave it as they found it."""
+    from caploc.models.loading import load_model
+
+    return load_model(DEMO, device="cpu")
+
+
+@pytest.fixture(scope="session")
+def neurons(demo):
+    """The same, seen as its neurons."""
+    from caploc.neurons.model import as_neurons
+
+    return as_neurons(demo)

@@ -1,7 +1,10 @@
-"""What several tests hand to the code: progress that is watched, tasks in files."""
+"""What several tests hand to the code, and a reader of the pages that it writes."""
 
 import json
 import math
+import sqlite3
+from contextlib import closing
+from html.parser import HTMLParser
 
 from caploc.declaration import ModelOptions, Study
 from caploc.options import Settings
@@ -80,6 +83,40 @@ class NumberTask:
         return list(range(limit or self.size))
 
 
+class Page(HTMLParser):
+    """A page as a browser takes it apart: elements, scripts, and the texts that a reader sees."""
+
+    def __init__(self, path):
+        super().__init__(convert_charrefs=True)
+        self.source = path.read_text(encoding="utf-8")
+        self.elements, self.scripts, self.texts, self.inside = [], [], [], None
+        self.feed(self.source)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        self.scripts += [""] if tag == "script" else []
+        self.inside = tag
+
+    def handle_endtag(self, tag):
+        self.inside = None
+
+    def handle_data(self, data):
+        if self.inside == "script":
+            self.scripts[-1] += data
+        elif self.inside != "style":
+            self.texts.append(data)
+
+    @property
+    def text(self):
+        """All texts, blanks collapsed."""
+        return " ".join(" ".join(self.texts).split())
+
+    def having(self, tag, **wanted):
+        """The attributes of all elements of that tag with these attributes."""
+        return [own for name, own in self.elements if name == tag and wanted.items() <= own.items()]
+
+
 METRIC = {"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}
 WRITTEN = {"until": ["\n"], "max_gen_toks": 4, "do_sample": False}
 
@@ -132,3 +169,21 @@ def planted_study(folder, *others, task="planted", **options):
     asked, *beside = (str(folder / f"{name}.yaml") for name in (task, *others))
     model = ModelOptions(str(folder), device="cpu")
     return Study(model, asked, other_tasks=tuple(beside), **options)
+
+
+def steady(result):
+    """Return a result's content without its command, and without what hangs on batches."""
+    content = {name: part for name, part in result.as_dict().items() if name != "command"}
+    cost = dict(content["cost"])
+    del cost["seconds"], cost["forward_tokens"]
+    return content | {"cost": cost}
+
+
+def count_rows(folder):
+    """Count the rows that a run has stored, whoever writes them; 0 before there are any."""
+    place = f"file:{folder / 'rows.sqlite'}?mode=ro"
+    try:
+        with closing(sqlite3.connect(place, uri=True)) as database:
+            return database.execute("SELECT count(*) FROM rows").fetchone()[0]
+    except sqlite3.OperationalError:
+        return 0

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from caploc.cli import app
 from caploc.contents import read_file
-from caploc.declaration import Allowed, ModelOptions, Study
+from caploc.declaration import ModelOptions, Study
 from caploc.errors import BadOption, UserError
 from caploc.finished import FinishedRun
 from caploc.folder import RESULT
@@ -19,7 +19,6 @@ from caploc.options import Mode, Settings, TaskOptions
 from caploc.progress import Silent
 from caploc.result import Result
 from caploc.store import Store
-from caploc.studies import read_studies
 from caploc.study import run_study
 from caploc.tasks.catalog import load_task
 from doubles import write_task_file
@@ -188,27 +187,3 @@ def test_evaluate_takes_modes(tmp_path):
     assert intact == [scores["zero"]["intact"]] * 3
     refused = told("evaluate", DEMO, "--task", TASK, "--mode", "patch")
     assert "--mode patch needs --corrupted TASK" in str(refused.exception)
-
-
-def test_a_file_of_studies_takes_modes(tmp_path, pair):
-    clean, corrupted, _ = pair
-    (tmp_path / "modes.toml").write_text(f"""
-        models = ["{DEMO}"]
-        tasks = ["{clean}"]
-        methods = [
-            {{name = "one-shot", label = "mean", mode = "mean"}},
-            {{name = "one-shot", label = "patch", mode = "patch", corrupted = "{corrupted}"}},
-            {{name = "one-shot", label = "zero"}},
-        ]
-        [settings]
-        also = []
-        examples = 4
-        """)
-    studies = read_studies(tmp_path / "modes.toml", Allowed(remote_code=True)).studies
-    modes = [each.mode for each in studies.values()]
-    assert modes == [Mode("mean"), Mode("patch", corrupted), Mode()]
-    (tmp_path / "modes.toml").write_text(
-        f'models = ["{DEMO}"]\ntasks = [{{name = "{clean}", mode = "patch"}}]'
-    )
-    with pytest.raises(UserError, match="--mode patch needs --corrupted TASK"):
-        read_studies(tmp_path / "modes.toml", Allowed())

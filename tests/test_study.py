@@ -3,7 +3,6 @@
 import json
 import os
 import sqlite3
-from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -17,7 +16,7 @@ from caploc.evaluation import Evaluation, curve, evaluate
 from caploc.options import Settings, TaskOptions
 from caploc.studies.running import rewrite_report, run_studies
 from caploc.study import run_study
-from doubles import Watcher, write_task_file
+from doubles import Watcher, count_rows, write_task_file
 from worlds import DEMO
 
 MODEL = ModelOptions(DEMO)
@@ -142,8 +141,7 @@ def test_the_cost_counts_every_row_once(done):
     scores = 6 * 20  # before, after, and without the strongest alone
     parts = 7 + 15  # beginnings and all but one; all but one of what is left, head after head
     check = 20 * (2 + 2 + 2 + 5 + parts) + 30 * 20
-    database = sqlite3.connect(done.folder / "rows.sqlite")
-    (stored,) = database.execute("SELECT count(*) FROM rows").fetchone()
+    stored = count_rows(done.folder)
     assert done.result.cost.rows == stored
     offered = (5 + 1) * 240  # parts of the set on another task, and that task intact
     search = done.result.cost.search_rows
@@ -362,10 +360,10 @@ def test_lost_answers_are_counted_by_what_stands_in_their_place(done):
 
 def test_a_run_draws_the_curve_over_its_heads_and_the_command_makes_the_same(done):
     written = (done.folder / "curve.json").read_text()
-    rows = counted_rows(done.folder)
+    rows = count_rows(done.folder)
     drawn = curve(done.folder, most=len(done.result.top))
     assert (done.folder / "curve.json").read_text() == written
-    assert counted_rows(done.folder) == rows == done.result.cost.rows
+    assert count_rows(done.folder) == rows == done.result.cost.rows
     assert drawn.heads == done.result.top
     assert (done.folder / "figures" / "curve.svg").stat().st_size > 1000
     points, held_out = drawn.curves["demo/addition"], done.result.validation.held_out
@@ -373,11 +371,6 @@ def test_a_run_draws_the_curve_over_its_heads_and_the_command_makes_the_same(don
     other = done.result.validation.other_tasks[0]
     assert drawn.curves["demo/sentences"][0] == other.intact
     assert drawn.curves["demo/sentences"][-1] == other.knocked_out
-
-
-def counted_rows(folder):
-    with closing(sqlite3.connect(folder / "rows.sqlite")) as database:
-        return database.execute("SELECT count(*) FROM rows").fetchone()[0]
 
 
 def test_a_study_runs_on_a_users_own_folder_of_a_model(tmp_path):

@@ -1,7 +1,6 @@
 """The default method end to end, on transformers whose weights say which heads are needed."""
 
 import shutil
-import sqlite3
 from dataclasses import replace
 
 import pytest
@@ -11,7 +10,7 @@ from caploc.declaration import CURVED
 from caploc.evaluation import curve
 from caploc.options import Settings
 from caploc.study import run_study
-from doubles import METRIC, WRITTEN, Watcher, planted_study, write_task_file
+from doubles import METRIC, WRITTEN, Watcher, count_rows, planted_study, steady, write_task_file
 from worlds.planted import Planted, write_planted
 
 pytestmark = pytest.mark.slow  # whole studies
@@ -111,17 +110,10 @@ def test_a_run_that_was_stopped_ends_like_one_that_was_not(written, done, tmp_pa
     with pytest.raises(KeyboardInterrupt):
         run_study(study, tmp_path, Watcher(700))
     counter = Watcher()
-    stopped = run_study(study, tmp_path, counter).result.as_dict()
-    expected = done.result.as_dict()
-    for result in (stopped, expected):
-        # what ran together was other rows, and so were the tokens and the time they shared
-        result["cost"].pop("seconds")
-        result["cost"].pop("forward_tokens")
-    assert stopped == expected
-    database = sqlite3.connect(tmp_path / "rows.sqlite")
-    (stored,) = database.execute("SELECT count(*) FROM rows").fetchone()
-    database.close()
-    assert stored == stopped["cost"]["rows"] > counter.measured  # none was asked or counted twice
+    stopped = run_study(study, tmp_path, counter).result
+    assert steady(stopped) == steady(done.result)
+    # none was asked or counted twice
+    assert count_rows(tmp_path) == stopped.cost.rows > counter.measured
 
 
 def test_the_curve_over_the_named_heads_is_what_the_command_makes(done, tmp_path):

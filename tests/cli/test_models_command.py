@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,10 +11,8 @@ from caploc.cli import app
 from caploc.errors import FolderTaken
 from caploc.finished import FinishedRun
 from caploc.naming import PRETRAINED, model_folder
+from worlds.ggufs import write_gguf  # noqa: E402  (after the path is set)
 from worlds.planted import Planted, write_planted
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
-from ggufs import write_gguf  # noqa: E402  (after the path is set)
 
 SMALL = "--method css --masks 6 --rate 0.3 --examples 8 --limit 8 --controls 0 --device cpu".split()
 

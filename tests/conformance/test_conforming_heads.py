@@ -5,19 +5,16 @@ import copy
 import numpy as np
 import pytest
 import torch
-from alone import around, under
 from safetensors.torch import load_file
-from tiny import GROUPED, OLD, SHAPE, build, random_tokens
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM
 
 from caploc.components import Head
 from caploc.declaration import ModelOptions
 from caploc.export import Export
 from caploc.models.hooks import temporary_hooks
 from caploc.models.projections import find_projections
+from worlds.alone import around, save, under
+from worlds.tiny import GROUPED, OLD, SHAPE, build, random_tokens
 
 WITH_BIAS = {
     "gpt2": OLD,
@@ -36,16 +33,6 @@ def biased(name):
     for each in find_projections(model)[0]:
         torch.nn.init.normal_(each.bias)
     return model
-
-
-def saved(model, folder):
-    model.save_pretrained(folder)
-    words = Tokenizer(WordLevel({f"w{n}": n for n in range(61)}, "w1"))
-    words.pre_tokenizer = WhitespaceSplit()
-    PreTrainedTokenizerFast(tokenizer_object=words, pad_token="w0", eos_token="w2").save_pretrained(
-        folder
-    )
-    return folder
 
 
 def read_and_said(loaded, mask):
@@ -96,7 +83,7 @@ def test_an_edited_checkpoint_keeps_every_bias(name, tmp_path):
 
     https://github.com/ArthurConmy/Automatic-Circuit-Discovery/pull/52
     """
-    base = saved(biased(name), tmp_path / "base")
+    base = save(tmp_path / "base", biased(name))
     heads = tuple(Head(0, n) for n in range(4))
     Export(ModelOptions(str(base)), heads, "checkpoint", tmp_path / "cut").write()
     old, new = (load_file(folder / "model.safetensors") for folder in (base, tmp_path / "cut"))
@@ -142,7 +129,7 @@ def test_an_edited_checkpoint_reads_and_writes_with_the_matrices_of_the_model(fl
     https://github.com/hiyouga/LLaMA-Factory/issues/10832
     """
     model = build("qwen2", GROUPED | {"tie_word_embeddings": flag})
-    base = saved(model, tmp_path / "base")
+    base = save(tmp_path / "base", model)
     Export(ModelOptions(str(base)), (Head(0, 1),), "checkpoint", tmp_path / "cut").write()
     plain = AutoModelForCausalLM.from_pretrained(tmp_path / "cut").eval()
     tokens = random_tokens(2, 9)

@@ -5,13 +5,13 @@ import random
 import numpy as np
 import pytest
 import torch
-from alone import around, responses, said, scored, under, word_tokenizer, words
-from tiny import GROUPED, build, random_tokens, tiny
 from transformers import CONFIG_MAPPING
 
 from caploc.engine.api import Ask
 from caploc.engine.batch import BatchEngine
 from caploc.tasks.task import Generate, LogLikelihood, options_json
+from worlds.alone import around, responses, said, scored, under, word_tokenizer, words
+from worlds.tiny import GROUPED, build, random_tokens, tiny
 
 BACKENDS = pytest.mark.parametrize("backend", ["packed", "plain"])
 

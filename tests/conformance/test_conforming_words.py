@@ -1,12 +1,12 @@
 """Every text begins with one start token, however it is worded."""
 
 import pytest
-from alone import word_tokenizer, words
-from tiny import GROUPED, build
 from tokenizers.processors import TemplateProcessing
 
 from caploc.engine.encoding import RequestEncoder, chat_template
 from caploc.tasks.task import Generate, LogLikelihood, options_json
+from worlds.alone import word_tokenizer, words
+from worlds.tiny import GROUPED, build
 
 START = 3
 TEMPLATE = (

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from alone import responses, scored, words
-from tiny import random_tokens
 
 from caploc.engine.api import Ask
 from caploc.tasks.task import LogLikelihood
+from worlds.alone import responses, scored, words
+from worlds.tiny import random_tokens
 
 LENGTHS = (9, 14, 14, 6)
 ENDINGS = ([5, 6, 7], [5, 8], [40])

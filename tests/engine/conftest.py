@@ -1,12 +1,16 @@
 """What the tests of this folder share."""
 
-import sys
-from pathlib import Path
-
 import pytest
 from kernel import slowly
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "models"))  # for `import tiny`
+from caploc.models.loading import load_model
+from worlds import DEMO
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    """The demo model."""
+    return load_model(DEMO)
 
 
 @pytest.fixture

@@ -3,12 +3,12 @@
 from collections import Counter
 
 import torch
-from alone import around
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from caploc.engine.passes import PackedModel
+from worlds.alone import around
 
 META = torch.device("meta")
 # Operations that only look at a tensor in another way.

@@ -4,7 +4,6 @@ from os.path import commonprefix
 
 import numpy as np
 import pytest
-from alone import answers, responses, said
 
 from caploc.engine.api import Ask
 from caploc.engine.attention import SharedSegments
@@ -12,19 +11,13 @@ from caploc.engine.batch import BatchEngine
 from caploc.engine.decoding import Decoder
 from caploc.engine.packed import ENOUGH
 from caploc.engine.passes import IntactRecords
-from caploc.models.loading import load_model
 from caploc.tasks.task import Generate, options_json
-from worlds import DEMO
+from worlds.alone import answers, responses, said
 
 pytestmark = pytest.mark.usefixtures("short_prefixes")
 LIMIT = 8
 OWN = ["47+38=", "9-3=", "sort 72941=", "6*7=", "a rhyme for night:", "capital of Peru is"]
 PROMPTS = [f"12+34=46\n7-5=2\nreverse abc=cba\n{own}" for own in OWN]
-
-
-@pytest.fixture(scope="module")
-def loaded():
-    return load_model(DEMO)
 
 
 @pytest.fixture(scope="module")

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from alone import START, around, responses, said, scored, words
-from tiny import tiny
 
 from caploc.engine.api import Ask
 from caploc.engine.batch import BatchEngine
 from caploc.tasks.task import Generate, LogLikelihood, Rolling, options_json
+from worlds.alone import START, around, responses, said, scored, words
+from worlds.tiny import tiny
 
 LIMIT = 4
 FAMILIES = pytest.mark.parametrize("family", ["llama", "bloom"])  # packed, and the plain way

@@ -12,17 +12,11 @@ from caploc.engine.batch import BatchEngine
 from caploc.engine.passes import PackedModel
 from caploc.engine.planning import BatchSizer
 from caploc.errors import BadOption, OutOfMemory
-from caploc.models.loading import load_model
 from caploc.tasks.task import Generate, Generated, LogLikelihood, Rolling, options_json
-from worlds import DEMO
+from worlds.alone import answers
 
 OPTIONS = options_json({"until": ["\n"], "max_gen_toks": 12, "do_sample": False})
 PROMPTS = ["47+38=", "9-3=", "sort 72941=", "a rhyme for night:", "the pirate on the rain:"]
-
-
-@pytest.fixture(scope="module")
-def loaded():
-    return load_model(DEMO)
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +37,6 @@ def asks(masks):
     ]
     pairs = enumerate(itertools.product(masks, requests))
     return [Ask((number, 0), request, mask) for number, (mask, request) in pairs]
-
-
-def answers(engine, asks):
-    return {a.key: a for batch in engine.answer(asks) for a in batch}
 
 
 def same(first, second):

@@ -4,13 +4,13 @@ from functools import cache
 
 import numpy as np
 import pytest
-from alone import PAD, START, around, responses, said, scored, words
-from tiny import FAMILIES, random_tokens, tiny
 
 from caploc.engine.api import Ask
 from caploc.engine.batch import BatchEngine
 from caploc.engine.planning import shared_prefixes
 from caploc.tasks.task import Generate, LogLikelihood, Rolling, options_json
+from worlds.alone import PAD, START, around, responses, said, scored, words
+from worlds.tiny import FAMILIES, random_tokens, tiny
 
 PACKED = frozenset(
     {

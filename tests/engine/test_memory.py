@@ -3,15 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from alone import responses
 
 from caploc.engine.api import Ask
 from caploc.engine.batch import BatchEngine
 from caploc.engine.passes import PackedModel
 from caploc.errors import OutOfMemory
-from caploc.models.loading import load_model
 from caploc.tasks.task import Generate, Generated, LogLikelihood, options_json
-from worlds import DEMO
+from worlds.alone import responses
 
 pytestmark = pytest.mark.slow  # memory is let run out again and again
 
@@ -19,11 +17,6 @@ MEGABYTE = 2**20
 PREFIX = "the old king went to the castle and the pirate sang in the rain. " * 3
 OWN = ["47+38=", "sort 72941 and 58034 and 61935:", "the moon over the night and the sun:", "6*7="]
 LONG = "and the parrot said that the rum was gone, "
-
-
-@pytest.fixture(scope="module")
-def loaded():
-    return load_model(DEMO)
 
 
 def masks_of(grid, count):

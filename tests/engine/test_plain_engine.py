@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from alone import PAD, START, around, responses, said, scored, words
-from tiny import GROUPED, SHAPE, build, random_tokens, tiny
 
 from caploc.engine import check_engine
 from caploc.engine.api import Ask
@@ -12,6 +10,8 @@ from caploc.engine.batch import BatchEngine
 from caploc.engine.reading import Source
 from caploc.errors import BadOption, UnknownName
 from caploc.tasks.task import Generate, LogLikelihood, Scored, options_json
+from worlds.alone import PAD, START, around, responses, said, scored, words
+from worlds.tiny import GROUPED, SHAPE, build, random_tokens, tiny
 
 STOP = "w07"
 OPTIONS = options_json({"until": [STOP], "max_gen_toks": 6, "do_sample": False})

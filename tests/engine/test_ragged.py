@@ -2,11 +2,9 @@
 
 import pytest
 import torch
-from alone import around
 from choices import agree
 from kernel import slowly
-from test_decoding import PROMPTS, asks_for, loaded, masks, texts, truth  # noqa: F401
-from tiny import tiny
+from test_decoding import PROMPTS, asks_for, masks, texts, truth  # noqa: F401
 
 from caploc.engine.batch import BatchEngine
 from caploc.engine.kernels import (
@@ -16,6 +14,8 @@ from caploc.engine.kernels import (
     attend_pairs,
     reads_ragged,
 )
+from worlds.alone import around
+from worlds.tiny import tiny
 
 
 @pytest.mark.parametrize("slots", [None, 3, 8])

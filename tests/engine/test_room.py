@@ -5,16 +5,16 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from alone import PAD, START, around, responses, said, words
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import random_tokens, tiny
 
 from caploc.engine.api import Ask
 from caploc.engine.attention import KeySlots
 from caploc.engine.batch import BatchEngine
 from caploc.errors import OutOfMemory
 from caploc.tasks.task import Generate, options_json
+from worlds.alone import PAD, START, around, responses, said, words
+from worlds.tiny import random_tokens, tiny
 
 LONGEST, SHARED = 24, 18
 STOPS = [[], [words([7])], [words([11]), words([30])]]

@@ -7,14 +7,14 @@ the CPU is made an error, as one that mixes two GPUs is; only copies may cross.
 import pytest
 import torch
 from accelerate.hooks import AlignDevicesHook, add_hook_to_module
-from alone import around
-from tiny import GROUPED, build
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from caploc.engine import suitability
 from caploc.engine.passes import PackedModel
 from caploc.engine.planning import model_devices
+from worlds.alone import around
+from worlds.tiny import GROUPED, build
 
 LAYERS = 4
 HOME, AWAY = torch.device("cpu"), torch.device("meta")

@@ -5,8 +5,6 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from alone import around
-from tiny import FAMILIES, random_masks, random_tokens, tiny
 
 from caploc.engine.api import Ask, Source
 from caploc.engine.batch import BatchEngine
@@ -14,21 +12,16 @@ from caploc.engine.encoding import Stops
 from caploc.engine.plain import generate
 from caploc.engine.reading import mean_outputs, read_outputs
 from caploc.errors import BadData
-from caploc.models.loading import load_model
 from caploc.models.substitutes import Substitute
 from caploc.tasks.task import Generate, LogLikelihood, options_json
-from worlds import DEMO
+from worlds.alone import around
+from worlds.tiny import FAMILIES, random_masks, random_tokens, tiny
 
 LIMIT = 6
 OPTIONS = options_json({"until": [], "max_gen_toks": LIMIT, "do_sample": False})
 # prompts, each with a corrupted one of as many tokens (a character is a token or more)
 PAIRS = [("47+38=", "91+38="), ("9-3=", "8-5="), ("sort 72941=", "sort 31865=")]
 CHOICES = ("85", "12")
-
-
-@pytest.fixture(scope="module")
-def loaded():
-    return load_model(DEMO)
 
 
 @pytest.fixture(scope="module")

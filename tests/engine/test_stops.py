@@ -3,7 +3,6 @@
 from functools import cache
 
 import pytest
-from alone import word_tokenizer, words
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -12,6 +11,7 @@ from transformers import PreTrainedTokenizerFast
 from caploc.engine.encoding import Stops
 from caploc.models.loading import load_tokenizer
 from worlds import DEMO
+from worlds.alone import word_tokenizer, words
 
 # Letters, spaces, ends of lines, and characters of two, three and four bytes.
 ALPHABET = "ab \n.é\N{EURO SIGN}\N{RIGHT SINGLE QUOTATION MARK}\N{SNOWMAN}\N{WHITE SUN}𝄞"

@@ -6,8 +6,6 @@ import gc
 import numpy as np
 import pytest
 import torch
-from alone import around, responses, said, scored, words
-from tiny import FAMILIES, GROUPED, build, random_tokens, tiny
 from torch import nn
 
 from caploc.engine.api import Ask
@@ -23,6 +21,8 @@ from caploc.engine.suitability import (
     packed_model,
 )
 from caploc.tasks.task import Generate, LogLikelihood, options_json
+from worlds.alone import around, responses, said, scored, words
+from worlds.tiny import FAMILIES, GROUPED, build, random_tokens, tiny
 
 LIMIT = 6
 

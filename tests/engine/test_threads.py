@@ -5,14 +5,14 @@ import threading
 import numpy as np
 import pytest
 import torch
-from alone import around, responses, words
-from tiny import GROUPED, build, random_tokens
 
 from caploc.engine.api import Ask
 from caploc.engine.batch import BatchEngine
 from caploc.engine.passes import PackedModel
 from caploc.errors import ModelBusy
 from caploc.tasks.task import LogLikelihood
+from worlds.alone import around, responses, words
+from worlds.tiny import GROUPED, build, random_tokens
 
 TOKENS = torch.tensor([[5, 6, 7]])
 

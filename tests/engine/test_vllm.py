@@ -3,12 +3,12 @@
 import os
 
 import pytest
-from alone import responses, word_tokenizer
 from test_plain_engine import questions, same
-from tiny import GROUPED, build
 
 from caploc.engine.batch import BatchEngine
 from caploc.models.loading import load_model
+from worlds.alone import responses, word_tokenizer
+from worlds.tiny import GROUPED, build
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("default")]
 # vLLM's CPU kernels take heads of 32 values and more

@@ -1,21 +1,13 @@
 """Tiny models as folders, and the demo's run that exports are made from."""
 
 import json
-import sys
-from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
-from transformers import PreTrainedTokenizerFast
+import torch
 
 from worlds import DEMO
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "models"))  # for `import tiny`
-
-from tiny import VOCABULARY, tiny  # noqa: E402
+from worlds.alone import save
+from worlds.tiny import tiny
 
 
 @pytest.fixture(autouse=True)
@@ -33,17 +25,8 @@ def hub_out_of_reach(monkeypatch):
 def written(tmp_path):
     """Write a tiny model of a family, with a tokenizer of whole words, into a folder."""
 
-    def write(name, *, dtype=None, shard="5GB", prefix=True):
-        folder = tmp_path / "base"
-        model = tiny(name) if dtype is None else tiny(name, dtype)
-        model.save_pretrained(folder, max_shard_size=shard)
-        words = {f"w{number}": number for number in range(VOCABULARY)}
-        tokenizer = Tokenizer(WordLevel(words, "w1"))
-        tokenizer.pre_tokenizer = WhitespaceSplit()
-        PreTrainedTokenizerFast(
-            tokenizer_object=tokenizer, pad_token="w0", eos_token="w2"
-        ).save_pretrained(folder)
-        return folder
+    def write(name, *, dtype=torch.float32):
+        return save(tmp_path / "base", tiny(name, dtype))
 
     return write
 

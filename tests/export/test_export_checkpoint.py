@@ -5,7 +5,6 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny import FAMILIES, left_padded, random_tokens, tiny, zeroed
 from transformers import AutoModelForCausalLM
 
 import caploc
@@ -14,6 +13,7 @@ from caploc.declaration import ModelOptions
 from caploc.errors import BadOption, ModelRefused
 from caploc.export import Export
 from caploc.models.loading import load_model
+from worlds.tiny import FAMILIES, left_padded, random_tokens, tiny, zeroed
 
 QUICK = {"gpt2", "llama"}
 each_family = pytest.mark.parametrize(

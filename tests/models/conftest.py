@@ -1,12 +1,8 @@
 """What the tests of this folder share."""
 
-import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))  # for `import tiny`
 
 
 @pytest.fixture(autouse=True)

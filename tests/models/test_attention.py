@@ -1,29 +1,17 @@
 """A head's pattern is its model's own, and what it promotes is that of a computation by hand."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
-
-sys.path.append(str(Path(__file__).parents[1] / "engine"))  # for `import alone`
-from alone import around
-from tiny import FAMILIES, random_tokens, tiny
 
 from caploc.components import Head
 from caploc.errors import BadOption, UnknownName
 from caploc.models.attention import LONGEST, of_head, pattern, promoted_words
-from caploc.models.loading import load_model
-from worlds import DEMO
+from worlds.alone import around
+from worlds.tiny import FAMILIES, random_tokens, tiny
 
 TOKENS = random_tokens(1, 9)[0].tolist()
 # Made with other attention, they cannot change it: two then let a token see what follows.
 BLIND = frozenset({"falcon, one key-value head", "falcon, grouped", "falcon, alibi"})
-
-
-@pytest.fixture(scope="module")
-def demo():
-    return load_model(DEMO, device="cpu")
 
 
 def test_every_head_has_its_own_pattern_though_pairs_share_keys(demo):

@@ -2,7 +2,13 @@
 
 import pytest
 import torch
-from tiny import (
+
+from caploc.components import Heads
+from caploc.errors import BadOption, ModelBusy
+from caploc.models.cutting import MaskTable, PackedCut, knocked_out
+from caploc.models.hooks import temporary_hooks
+from caploc.models.projections import find_projections
+from worlds.tiny import (
     count_hooks,
     greedy,
     left_padded,
@@ -11,12 +17,6 @@ from tiny import (
     tiny,
     zeroed,
 )
-
-from caploc.components import Heads
-from caploc.errors import BadOption, ModelBusy
-from caploc.models.cutting import MaskTable, PackedCut, knocked_out
-from caploc.models.hooks import temporary_hooks
-from caploc.models.projections import find_projections
 
 DTYPES = [torch.float32, torch.bfloat16]
 # Largest difference of a logit, for logits of a few units to tens. Rows of a batch and rows by

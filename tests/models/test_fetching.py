@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from ggufs import END, STOP, logits, original, write_gguf, write_index, write_wheel
 from huggingface_hub import HfApi
 
 from caploc.errors import BadOption, FetchFailed, ModelRefused, StoreFailed, UnknownName
@@ -18,6 +17,7 @@ from caploc.models.loading import choose_weights, load_model
 from caploc.models.sources import find_source
 from caploc.naming import PRETRAINED, cache_folder, is_fetched, model_folder
 from caploc.progress import Silent
+from worlds.ggufs import END, STOP, logits, original, write_gguf, write_index, write_wheel
 
 NAME = "tiny"
 PIP = {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}

@@ -1,9 +1,9 @@
 """A model's fingerprint changes with whatever changes what is loaded."""
 
 import pytest
-from tiny import GROUPED, build
 
 from caploc.models.sources import folder_fingerprint
+from worlds.tiny import GROUPED, build
 
 
 @pytest.fixture

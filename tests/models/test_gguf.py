@@ -4,12 +4,12 @@ import shutil
 
 import pytest
 import torch
-from ggufs import END, GROUPED, WORDS, logits, original, write_gguf
 
 from caploc.errors import BadOption, ModelRefused
 from caploc.models import gguf
 from caploc.models.loading import choose_weights, load_model, load_tokenizer
 from caploc.models.sources import find_source
+from worlds.ggufs import END, GROUPED, WORDS, logits, original, write_gguf
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from tiny import GROUPED, VOCABULARY, build, random_tokens, tiny
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -30,6 +29,7 @@ from caploc.models.knockout import knockout
 from caploc.models.loading import load_model
 from caploc.store.rows import as_kept
 from caploc.tasks.task import Generate, LogLikelihood, options_json
+from worlds.tiny import GROUPED, VOCABULARY, build, random_tokens, tiny
 
 END = "w1"
 

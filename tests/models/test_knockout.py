@@ -6,12 +6,12 @@ import sys
 import numpy as np
 import pytest
 import torch
-from tiny import GROUPED, MAMBA, build, random_tokens, tiny, zeroed
 
 from caploc.components import Head
 from caploc.errors import BadOption, ModelBusy, ModelRefused, UnknownName
 from caploc.models.knockout import knockout
 from caploc.models.projections import find_projections
+from worlds.tiny import GROUPED, MAMBA, build, random_tokens, tiny, zeroed
 
 MODULE = sys.modules[knockout.__module__]  # the package's attribute of that name is the function
 TOKENS = random_tokens(2, 6)

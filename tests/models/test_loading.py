@@ -9,33 +9,20 @@ import pytest
 import torch
 from huggingface_hub import errors as hub
 from safetensors.torch import load_file, save_file
-from tiny import GROUPED, LAYERS, MAMBA, VOCABULARY, build
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Whitespace
-from transformers import PreTrainedTokenizerFast
 
 from caploc.errors import BadOption, ModelRefused, UnknownName
 from caploc.models import loading, sources
 from caploc.models.devices import pick_device
 from caploc.models.knockout import knockout
 from caploc.models.loading import choose_weights, load_model, load_tokenizer
-
-
-def save(folder, model, **special):
-    words = {"<end>": 0, **{f"w{number}": number for number in range(1, VOCABULARY)}}
-    tokenizer = Tokenizer(WordLevel(words, unk_token="<end>"))
-    tokenizer.pre_tokenizer = Whitespace()
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>", **special)
-    model.save_pretrained(folder)
-    fast.save_pretrained(folder)
-    return folder
+from worlds.alone import save
+from worlds.tiny import GROUPED, LAYERS, MAMBA, build
 
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory):
     """A saved model that tests copy before they change it."""
-    return save(tmp_path_factory.mktemp("model"), build("llama", GROUPED))
+    return save(tmp_path_factory.mktemp("model"), build("llama", GROUPED), pad_token=None)
 
 
 @pytest.fixture
@@ -59,7 +46,7 @@ def test_a_folder_is_loaded_proved_and_ready(folder):
     )
     assert not loaded.model.training
     assert not any(parameter.requires_grad for parameter in loaded.model.parameters())
-    assert loaded.tokenizer("w5 w9")["input_ids"] == [5, 9]
+    assert loaded.tokenizer("w05 w09")["input_ids"] == [5, 9]
 
 
 @pytest.mark.parametrize(
@@ -104,14 +91,14 @@ def test_the_grid_is_known_without_weights(folder):
 
 
 def test_a_tokenizer_without_padding_pads_with_its_end(folder):
-    assert load_tokenizer(str(folder)).pad_token == "<end>"
+    assert load_tokenizer(str(folder)).pad_token == "w01"
 
 
 def test_a_tokenizers_own_padding_and_side_are_kept(tmp_path):
     model = build("llama", GROUPED)
-    folder = save(tmp_path, model, pad_token="w1", padding_side="right")
+    folder = save(tmp_path, model, pad_token="w02", padding_side="right")
     tokenizer = load_tokenizer(str(folder))
-    assert (tokenizer.pad_token, tokenizer.padding_side) == ("w1", "right")
+    assert (tokenizer.pad_token, tokenizer.padding_side) == ("w02", "right")
 
 
 @pytest.mark.parametrize(

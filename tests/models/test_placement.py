@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from test_loading import save
-from tiny import GROUPED, build
 
 from caploc.engine.api import Ask
 from caploc.engine.batch import BatchEngine
@@ -13,6 +11,8 @@ from caploc.models import loading, placement
 from caploc.models.loading import choose_weights, load_model
 from caploc.models.placement import input_device
 from caploc.tasks.task import Generate, LogLikelihood, options_json
+from worlds.alone import responses, save
+from worlds.tiny import GROUPED, build
 
 SHAPE = {**GROUPED, "num_hidden_layers": 4}
 OPTIONS = options_json({"until": [], "max_gen_toks": 6})
@@ -53,8 +53,7 @@ def asks(grid):
 def answered(loaded, packed):
     engine = BatchEngine(loaded, backend="packed" if packed else "plain")
     assert (engine.packed is not None) == packed
-    found = [answer for batch in engine.answer(asks(loaded.grid)) for answer in batch]
-    return {answer.key: answer.response for answer in found}
+    return responses(engine, asks(loaded.grid))
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from tiny import FAMILIES, GROUPED, MAMBA, SHAPE, build, tiny
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from caploc.errors import ModelRefused
 from caploc.models.projections import find_projections, input_width, layer_part
+from worlds.tiny import FAMILIES, GROUPED, MAMBA, SHAPE, build, tiny
 
 each_family = pytest.mark.parametrize("name", FAMILIES)
 

@@ -4,12 +4,12 @@ import copy
 
 import pytest
 import torch
-from tiny import FAMILIES, GROUPED, SHAPE, build, count_hooks, tiny
 from torch import nn
 
 from caploc.errors import ModelRefused
 from caploc.models.projections import find_projections
 from caploc.models.proof import prove_heads
+from worlds.tiny import FAMILIES, GROUPED, SHAPE, build, count_hooks, tiny
 
 EQUAL_WIDTHS = {**SHAPE, "num_key_value_heads": 4, "intermediate_size": 32}
 

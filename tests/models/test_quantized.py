@@ -1,18 +1,12 @@
 """Weights quantized by bitsandbytes, on the CPU: proved, cut, and answered as one row at a time."""
 
 import importlib.util
-import sys
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from test_loading import edit_config, save
-from tiny import GROUPED, build
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "engine"))
-from alone import under
+from test_loading import edit_config
 
 from caploc.declaration import ModelOptions
 from caploc.engine.api import Ask
@@ -25,9 +19,11 @@ from caploc.models.proof import is_writable, logits_of, prove_heads, random_toke
 from caploc.neurons.model import as_neurons
 from caploc.neurons.options import NeuronStudy
 from caploc.tasks.task import Generate, LogLikelihood, options_json
+from worlds.alone import responses, save, under
+from worlds.tiny import GROUPED, build
 
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128}
-OPTIONS = options_json({"until": ["w7"], "max_gen_toks": 6})
+OPTIONS = options_json({"until": ["w07"], "max_gen_toks": 6})
 really = pytest.mark.skipif(
     importlib.util.find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed"
 )
@@ -98,7 +94,7 @@ def test_the_proof_passes_and_an_empty_mask_changes_nothing(scheme, quantized, f
 def test_rows_of_many_masks_answer_as_one_at_a_time(scheme, quantized):
     loaded = quantized(scheme)
     masks = np.random.default_rng(0).random((6, loaded.grid.size)) < 0.2
-    text = "w5 w6 w7 w8"
+    text = "w05 w06 w07 w08"
     requests = [Generate(text, OPTIONS), LogLikelihood(text, " w19"), LogLikelihood(text, " w20")]
     asks = [
         Ask((row * 3 + part, 0), request, mask)
@@ -107,7 +103,7 @@ def test_rows_of_many_masks_answer_as_one_at_a_time(scheme, quantized):
     ]
     engine = BatchEngine(loaded)
     assert engine.packed is not None
-    together = {a.key: a.response for batch in engine.answer(asks) for a in batch}
+    together = responses(engine, asks)
     single = BatchEngine(loaded, batch_size=1, backend="plain")
     for ask in asks:
         ((alone,),) = single.answer([ask])

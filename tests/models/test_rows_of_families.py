@@ -10,26 +10,21 @@ it does not, intact or cut, and rows differ as it does: a text is that of `gener
 log-probability that of the pass.
 """
 
-import copy
 import random
 
 import numpy as np
 import pytest
 import torch
-from autoconfig import OTHERS, build_other
-from tiny import FAMILIES, VOCABULARY, tiny
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Whitespace
-from transformers import GenerationConfig, PreTrainedTokenizerFast
-from transformers.pytorch_utils import Conv1D
+from transformers import GenerationConfig
 
 from caploc.engine.api import Ask
 from caploc.engine.batch import BatchEngine
 from caploc.given import proved
-from caploc.models.projections import module_name
 from caploc.models.proof import logits_of, step_logits
 from caploc.tasks.task import Generate, LogLikelihood, options_json
+from worlds.alone import responses, word_tokenizer, words, zeroed_copy
+from worlds.autoconfig import OTHERS, build_other
+from worlds.tiny import FAMILIES, VOCABULARY, tiny
 
 DEFAULT = (
     "llama",
@@ -50,38 +45,8 @@ LENGTHS, NEW, PAD, END = (3, 9, 6), 5, 0, 1
 TEXT, ODDS = 0, 1  # what is asked of a prompt: the last part of an ask's number
 
 
-def words(tokens):
-    return " ".join(f"w{token:02}" for token in tokens)
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    words_of = Tokenizer(WordLevel({words([n]): n for n in range(VOCABULARY)}, unk_token="w02"))
-    words_of.pre_tokenizer = Whitespace()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=words_of, eos_token=words([END]), pad_token=words([PAD])
-    )
-
-
 def model_of(name):
     return tiny(name) if name in FAMILIES else build_other(name)
-
-
-def zeroed_copies(loaded, masks):
-    """For each mask a copy of the model whose projections read nothing of the mask's heads."""
-    names = [each and module_name(loaded.model, each) for each in loaded.projections]
-    for mask in masks:
-        model = copy.deepcopy(loaded.model)
-        model.generation_config = GenerationConfig(pad_token_id=PAD)  # BART's kin force an end
-        for name, columns in zip(names, loaded.grid.layer_slices, strict=True):
-            if name is None:
-                continue
-            module = model.get_submodule(name)
-            weight = module.weight if isinstance(module, Conv1D) else module.weight.T
-            width = weight.shape[0] // (columns.stop - columns.start)
-            for head in np.flatnonzero(mask[columns]):
-                weight.data[head * width : (head + 1) * width] = 0
-        yield model
 
 
 def written(model, prompt):
@@ -113,8 +78,8 @@ def draw(grid):
     return prompts, masks
 
 
-def check_rows(name, tokenizer):
-    loaded = proved(model_of(name), tokenizer)
+def check_rows(name):
+    loaded = proved(model_of(name), word_tokenizer())
     prompts, masks = draw(loaded.grid)
     options = options_json({"until": [], "max_gen_toks": NEW, "do_sample": False})
     asks = [
@@ -127,8 +92,10 @@ def check_rows(name, tokenizer):
         )
     ]
     random.Random(0).shuffle(asks)
-    found = {a.key: a.response for batch in BatchEngine(loaded).answer(asks) for a in batch}
-    for m, model in enumerate(zeroed_copies(loaded, masks)):
+    found = responses(BatchEngine(loaded), asks)
+    for m, mask in enumerate(masks):
+        model = zeroed_copy(loaded.model, mask)
+        model.generation_config = GenerationConfig(pad_token_id=PAD)  # BART's kin force an end
         for n, (prompt, answer) in enumerate(prompts):
             assert found[m, 2 * n + TEXT].text.split() == words(written(model, prompt)).split()
             odds = likelihood(model, prompt, answer)
@@ -139,15 +106,15 @@ def check_rows(name, tokenizer):
 
 @pytest.mark.parametrize("name", DEFAULT)
 @torch.no_grad()
-def test_rows_of_a_family_are_those_of_zeroed_weights(name, tokenizer):
-    check_rows(name, tokenizer)
+def test_rows_of_a_family_are_those_of_zeroed_weights(name):
+    check_rows(name)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in (*FAMILIES, *OTHERS) if n not in DEFAULT])
 @torch.no_grad()
-def test_rows_of_all_other_families_are_those_of_zeroed_weights(name, tokenizer):
-    check_rows(name, tokenizer)
+def test_rows_of_all_other_families_are_those_of_zeroed_weights(name):
+    check_rows(name)
 
 
 def differs(name):

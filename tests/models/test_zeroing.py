@@ -5,7 +5,6 @@ import copy
 import pytest
 import torch
 from test_proof import ForgetsMasks, UsesWeightsItself
-from tiny import GROUPED, build, tiny
 from torch import nn
 
 from caploc.errors import ModelRefused
@@ -13,6 +12,7 @@ from caploc.models import proof
 from caploc.models.hooks import forward_as
 from caploc.models.projections import find_projections
 from caploc.models.proof import columns_zeroed, inputs_zeroed
+from worlds.tiny import GROUPED, build, tiny
 
 HEADS = 4
 

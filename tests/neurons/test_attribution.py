@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from tiny import random_tokens, tiny
 
 from caploc.engine.encoding import Span
 from caploc.errors import OutOfMemory
@@ -15,6 +14,7 @@ from caploc.neurons.finding import accumulate, score_examples
 from caploc.neurons.model import NeuronModel, find_sites, list_projections
 from caploc.neurons.options import SCORES, Attribution
 from worlds import DEMO
+from worlds.tiny import random_tokens, tiny
 
 FAMILIES = ["llama", "gpt2", "gptj", "opt"]
 CPU = torch.device("cpu")

@@ -1,6 +1,5 @@
 """Tables, charts and pages of neurons: what is known, what is not, and hostile text."""
 
-from html.parser import HTMLParser
 from math import nan
 
 import pytest
@@ -32,6 +31,7 @@ from caploc.neurons.result import (
 )
 from caploc.result import Score
 from caploc.stats import Interval
+from doubles import Page
 
 HOSTILE = (
     "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)>\x00\x1b\u202e\ud800&lt;"
@@ -131,34 +131,6 @@ def test_tuning_is_told_beside_its_draws():
     assert "p 0.167 with 5 draws" in table.notes[-1]
     at_edge = tuned(0.5, [0.5] * 5, 1, edge=True)
     assert tabulate_tuning("a", at_edge).rows[1][2] == "1 (edge)"
-
-
-class Page(HTMLParser):
-    """A page as a browser takes it apart: elements, and the text that is shown."""
-
-    def __init__(self, path):
-        super().__init__()
-        self.elements, self.texts, self.inside = [], [], []
-        self.source = path.read_text(encoding="utf-8")
-        self.feed(self.source)
-        self.close()
-
-    def handle_starttag(self, tag, attrs):
-        self.elements.append((tag, dict(attrs)))
-        self.inside.append(tag)
-
-    def handle_endtag(self, tag):
-        if tag in self.inside:
-            while self.inside.pop() != tag:
-                pass
-
-    def handle_data(self, data):
-        if not {"script", "style"} & set(self.inside):
-            self.texts.append(data)
-
-    def having(self, tag):
-        """The attributes of all elements of a kind."""
-        return [attributes for name, attributes in self.elements if name == tag]
 
 
 def written(folder, text="plain"):

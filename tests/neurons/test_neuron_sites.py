@@ -4,7 +4,6 @@ import copy
 
 import pytest
 import torch
-from tiny import FAMILIES, ROUTED, WITH_NEURONS, count_hooks, random_tokens, tiny
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
@@ -12,12 +11,9 @@ from caploc.errors import ModelRefused
 from caploc.models.cutting import knocked_out
 from caploc.models.proof import columns_zeroed
 from caploc.neurons.model import find_sites, prove, unread_weights
+from worlds.tiny import FAMILIES, ROUTED, WITH_NEURONS, count_hooks, random_tokens, tiny
 
 WITHOUT = "nemotron_h, attention beside state spaces"  # its two layers have no feed-forward block
-WIDTHS = {  # from the configs
-    "recurrent_gemma": (24, 24),
-    "lfm2, attention in one layer of three": (48, 48, 48),
-}
 WIDE = {"gpt2", "bloom", "gptj", "gpt_bigcode"} | {n for n in FAMILIES if n.startswith("falcon")}
 
 

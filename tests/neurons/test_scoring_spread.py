@@ -1,15 +1,8 @@
 """Neurons of models whose weights are not in one place score as those that are."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 from test_attribution import spans
-from test_loading import save
-from tiny import FAMILIES, GROUPED, build
 
 from caploc.declaration import ModelOptions
 from caploc.errors import ModelRefused
@@ -21,6 +14,8 @@ from caploc.neurons.engine import Batch
 from caploc.neurons.finding import accumulate
 from caploc.neurons.model import as_neurons
 from caploc.neurons.options import SCORES, Attribution, NeuronStudy
+from worlds.alone import save
+from worlds.tiny import FAMILIES, GROUPED, build
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*meta.*")
 SHAPE = {**GROUPED, "num_hidden_layers": 4}

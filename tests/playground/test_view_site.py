@@ -6,7 +6,6 @@ import time
 
 import pytest
 from starlette.testclient import TestClient
-from viewed_runs import HOSTILE, QUESTION, answer_of, stored_row, write_run
 
 import caploc
 from caploc.declaration import ModelOptions, Study
@@ -17,6 +16,7 @@ from caploc.playground.view import application
 from caploc.report.templates import page_policy
 from caploc.store import Store
 from worlds import DEMO
+from worlds.viewed_runs import HOSTILE, QUESTION, answer_of, stored_row, write_run
 
 
 @pytest.fixture

@@ -1,8 +1,6 @@
 """A result with every field filled, and a reader of pages."""
 
 import copy
-from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 
@@ -87,56 +85,6 @@ OTHER_CHANGE = {"outcome": -0.01, "stderr": 0.01, "low": -0.04, "high": 0.02, "m
                 "verdict": "open", "examples": 100}  # fmt: skip
 
 
-class Page(HTMLParser):
-    """Every element of a page, its attributes, its data, and the text a reader sees."""
-
-    def __init__(self, text):
-        super().__init__(convert_charrefs=True)
-        self.source = text
-        self.elements = []
-        self.scripts = []
-        self.data = {}
-        self.words = []
-        self._inside = None
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag, attributes):
-        """Note the element."""
-        self.elements.append((tag, dict(attributes)))
-        self._inside = tag
-        if tag == "script":
-            self._data = dict(attributes).get("id") if len(attributes) > 0 else None
-            if self._data is None:
-                self.scripts.append("")
-
-    def handle_endtag(self, tag):
-        """Leave a script or style."""
-        self._inside = None
-
-    def handle_data(self, data):
-        """Note text, apart from scripts."""
-        if self._inside == "script" and self._data is not None:
-            self.data[self._data] = self.data.get(self._data, "") + data
-        elif self._inside == "script":
-            self.scripts[-1] += data
-        elif self._inside != "style":
-            self.words.append(data)
-
-    @property
-    def text(self):
-        """The text that a reader sees, blanks collapsed."""
-        return " ".join(" ".join(self.words).split())
-
-    def having(self, tag, **wanted):
-        """The attributes of all elements of that tag with these attributes."""
-        return [
-            attributes
-            for name, attributes in self.elements
-            if name == tag and all(attributes.get(key) == value for key, value in wanted.items())
-        ]
-
-
 @pytest.fixture
 def result():
     """A result of its own for each test, free to change."""
@@ -158,9 +106,3 @@ def sure(result):
     result["validation"]["controls"] = copy.deepcopy(CONTROLS)
     result["validation"]["other_tasks"][0]["change"] = dict(OTHER_CHANGE)
     return result
-
-
-@pytest.fixture
-def read_page():
-    """Read a written page."""
-    return lambda path: Page(Path(path).read_text(encoding="utf-8"))

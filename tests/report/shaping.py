@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from caploc.contents import Curve, check_contents
+from caploc.contents import check_contents
 from caploc.result import Result
 
 
@@ -11,8 +11,3 @@ def shaped(content, kind=Result):
     if isinstance(content, dict):
         content = {part: value for part, value in content.items() if value is not None}
     return check_contents(Path("result.json"), kind, content)
-
-
-def shaped_curve(curve):
-    """Read the content of curve.json."""
-    return shaped(curve, Curve)

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from caploc.cli import app
 from caploc.comparison import compare
 from caploc.errors import UserError
+from doubles import Page
 
 HOSTILE = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)>\x00\u202e"
 
@@ -28,12 +29,12 @@ def runs(tmp_path):
 
 
 @pytest.fixture
-def page(tmp_path, runs, read_page):
+def page(tmp_path, runs):
     """The page over runs of these results."""
 
     def shown(**results):
         compare([runs(**results)], tmp_path / "out")
-        return read_page(tmp_path / "out" / "compare.html")
+        return Page(tmp_path / "out" / "compare.html")
 
     return shown
 
@@ -71,9 +72,9 @@ def test_scores_are_those_of_held_out_examples(page, sure):
     assert "SPECIFIC, few examples, unstable L0H1 L1H3 100 % 22 % −78 (−86" in page(a=sure).text
 
 
-def test_runs_of_several_models_share_no_table_of_heads(tmp_path, runs, result, read_page):
+def test_runs_of_several_models_share_no_table_of_heads(tmp_path, runs, result):
     compare([runs(small=result, large=other_model(result, seed=1))], tmp_path)
-    page = read_page(tmp_path / "compare.html")
+    page = Page(tmp_path / "compare.html")
     assert len(page.having("table", **{"class": "map matrix"})) == 2
 
 
@@ -103,14 +104,14 @@ def test_missing_parts_are_said_and_not_counted_as_zero(page, result):
     assert "None" not in text and "nan" not in text.split()
 
 
-def test_hostile_names_stay_text(tmp_path, runs, result, read_page):
+def test_hostile_names_stay_text(tmp_path, runs, result):
     one, other = changed(result), changed(result, HOSTILE)
     one["model"]["name"] = other["model"]["name"] = HOSTILE
     other["method"]["name"] = HOSTILE
     third = changed(result, HOSTILE, model={"name": "b" + HOSTILE, "fingerprint": HOSTILE})
     folder = runs(**{"javascript:alert(1)": one, "b": other, "c": third, "d": changed(other)})
     compare([folder], tmp_path / "out", command=HOSTILE)
-    page = read_page(tmp_path / "out" / "compare.html")
+    page = Page(tmp_path / "out" / "compare.html")
     assert len(page.scripts) == 1 and "alert" not in page.scripts[0]
     assert not page.having("img") and "\u202e" not in page.source
     assert not any(name.startswith("on") for _, names in page.elements for name in names)

@@ -1,7 +1,6 @@
 """Studies run together: rows shared, failures apart, resumed, stopped by a signal."""
 
 import json
-import sqlite3
 import subprocess
 import sys
 from dataclasses import asdict, replace
@@ -22,16 +21,7 @@ from caploc.studies import run_studies
 from caploc.studies.running import finished, located
 from caploc.study import run_study
 from doubles import QUICKEST as CSS
-from doubles import Watcher, least_result
-
-UNSTEADY = {"seconds", "forward_tokens"}
-
-
-def steady(result):
-    """A result without what hangs on which rows ran together, and on the command."""
-    content = result if isinstance(result, dict) else result.as_dict()
-    kept = {k: v for k, v in content.items() if k != "command"}
-    return kept | {"cost": {k: v for k, v in kept["cost"].items() if k not in UNSTEADY}}
+from doubles import Watcher, count_rows, least_result, steady
 
 
 def test_a_folder_of_another_process_is_refused_before_a_model_is_loaded(tmp_path, monkeypatch):
@@ -103,8 +93,7 @@ def test_each_study_finds_what_it_would_alone_and_shared_rows_are_measured_once(
         (there,) = [outcome for outcome in ran.outcomes if outcome.name == name]
         assert steady(there.result) == steady(alone.result)
         assert (tmp_path / "many" / name / "report.html").is_file()
-    with sqlite3.connect(tmp_path / "many" / "rows.sqlite") as database:
-        (stored,) = database.execute("SELECT count(*) FROM rows").fetchone()
+    stored = count_rows(tmp_path / "many")
     used = [outcome.result.cost.rows for outcome in ran.outcomes if outcome.result]
     assert counter.measured == stored < sum(used)
     again = Watcher()

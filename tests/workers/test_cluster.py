@@ -25,6 +25,7 @@ from caploc.tasks.catalog import load_task
 from caploc.workers import DistributedEngine, Workers
 from caploc.workers.distributed import Replica, WorkerRecipe
 from caploc.workers.ray_backend import WorkerPool
+from doubles import count_rows
 from worlds import DEMO
 
 pytest.importorskip("ray")
@@ -203,7 +204,7 @@ def test_ctrl_c_ends_a_run_and_its_workers_and_keeps_the_rows(tmp_path):
         command, stderr=subprocess.PIPE, text=True, start_new_session=True, env=os.environ
     )
     limit = time.monotonic() + 300
-    while stored(tmp_path) < 500 and time.monotonic() < limit:
+    while count_rows(tmp_path) < 500 and time.monotonic() < limit:
         time.sleep(0.2)
     children = psutil.Process(process.pid).children(recursive=True)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of them
@@ -211,26 +212,12 @@ def test_ctrl_c_ends_a_run_and_its_workers_and_keeps_the_rows(tmp_path):
     assert process.returncode == 130, errors
     assert "What was measured is kept" in errors
     assert "Traceback" not in errors
-    assert stored(tmp_path) >= 500
+    assert count_rows(tmp_path) >= 500
     _, alive = psutil.wait_procs(children, timeout=30)
     assert not alive
     assert (
         json.loads((tmp_path / "run.json").read_text())["study"]["model"]["workers"]["count"] == 1
     )
-
-
-def stored(folder):
-    import sqlite3
-
-    if not (folder / "rows.sqlite").exists():
-        return 0
-    database = sqlite3.connect(f"file:{folder / 'rows.sqlite'}?mode=ro", uri=True)
-    try:
-        return database.execute("SELECT count(*) FROM rows").fetchone()[0]
-    except sqlite3.OperationalError:
-        return 0
-    finally:
-        database.close()
 
 
 class Killing(Silent):

@@ -288,19 +288,6 @@ class World:
         mask = np.isin(np.arange(self.heads), columns)
         return self.accuracy(np.zeros_like(mask)) - self.accuracy(mask)
 
-    def best_set(self, size: int = 5) -> list[int]:
-        """The set that greedy choice on the truth finds, universal heads apart."""
-        effects = np.where(self.common, self.single_effects(), 0)
-        strongest = [int(column) for column in np.argsort(effects, kind="stable")[:40]]
-        entangled = [column for each in self.interactions for column in each.columns]
-        entangled += [rescue.breaker for rescue in self.rescues]
-        candidates = [c for c in dict.fromkeys(strongest + entangled) if self.common[c]]
-        found: list[int] = []
-        for _ in range(size):
-            left = [column for column in candidates if column not in found]
-            found.append(max(left, key=lambda column: self.damage_of([*found, column])))
-        return found
-
 
 def draw_rescues(kind: Kind, early: Columns) -> tuple[PlantedRescue, ...]:
     """The breakers of a kind and their rescuers, all different, among the early heads."""

@@ -1,8 +1,5 @@
 """The view of runs in a real browser: live, filtered, whole, quick; hostile runs."""
 
-import sys
-from pathlib import Path
-
 import pytest
 
 from worlds import DEMO
@@ -16,9 +13,7 @@ import caploc
 from caploc.declaration import ModelOptions, Study
 from caploc.options import Settings
 from caploc.wording import visible
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "playground"))
-from viewed_runs import HOSTILE, answer_of, write_run  # noqa: E402
+from worlds.viewed_runs import HOSTILE, answer_of, write_run  # noqa: E402
 
 pytestmark = pytest.mark.browser
 

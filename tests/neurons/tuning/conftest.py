@@ -1,8 +1,5 @@
 """What the tests of this folder share."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -12,8 +9,6 @@ from caploc.neurons.model import as_neurons
 from caploc.tasks.task import LogLikelihood
 from worlds import DEMO
 from worlds.tasks import data
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "models"))  # for `import tiny`
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from tiny import FAMILIES, VOCABULARY, tiny
 
 from caploc.engine.encoding import Span
 from caploc.engine.plain import ScoredText, score_texts
@@ -11,6 +10,7 @@ from caploc.errors import BadData
 from caploc.neurons.engine import Batch, gold_logprobs, gold_means
 from caploc.neurons.training import split_validation
 from worlds.tasks import data
+from worlds.tiny import FAMILIES, VOCABULARY, tiny
 
 DEVICE = torch.device("cpu")
 

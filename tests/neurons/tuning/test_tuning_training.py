@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from test_tuning_batches import random_spans
-from tiny import tiny
 
 from caploc.engine.encoding import Span
 from caploc.errors import BadOption, OutOfMemory, RunFailed
@@ -23,6 +22,7 @@ from caploc.neurons.training import (
 )
 from caploc.neurons.weights import tune_everything, tune_neurons
 from caploc.progress import Silent
+from worlds.tiny import tiny
 
 RECIPE = TuningRecipe(steps=12, batch_size=4, rates=(1e-3, 1e-2, 1e-1), seed=1)
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from test_tuning_batches import random_spans
-from tiny import random_tokens, tiny
 
 import caploc
 from caploc.errors import BadOption, ModelRefused, UnknownName
@@ -16,6 +15,7 @@ from caploc.neurons.training import find_best_rate, make_arms, make_lessons
 from caploc.neurons.weights import tune_adapters, tune_everything, tune_neurons
 from caploc.progress import Silent
 from worlds import DEMO
+from worlds.tiny import random_tokens, tiny
 
 # Beside which input projections a family's output projection stands, written down by hand:
 # (name of the layer's block, input projections, output projection)

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny import tiny
 
 from caploc.models.projections import find_projections
 from papers.cnl.circuits import PromptPair
 from papers.cnl.edges import open_model
+from worlds.tiny import tiny
 
 # One token differs; the answers are any two tokens.
 PAIR = PromptPair(clean=(3, 9, 17, 20, 8), corrupted=(3, 9, 31, 20, 8), gold=5, other=6)

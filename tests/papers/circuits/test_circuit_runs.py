@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 from edge_names import edge_names
-from tiny import FAMILIES, tiny
 
 from caploc.errors import ModelRefused
 from papers.cnl.circuits import PromptPair, outcomes_of, run_circuits
 from papers.cnl.edges import FAMILIES as OPENED
 from papers.cnl.edges import open_model, prune
+from worlds.tiny import FAMILIES, tiny
 
 NAMES = [name for name, family in FAMILIES.items() if family.model_type in OPENED]
 

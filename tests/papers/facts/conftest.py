@@ -3,11 +3,11 @@
 from collections.abc import Callable
 
 import pytest
-from tiny import tiny
 from transformers import PreTrainedModel
 
 from caploc.neurons.model import NeuronModel, find_sites
 from papers.cnl.prompts import Encoded
+from worlds.tiny import tiny
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 import torch
-from tiny import WITH_NEURONS
 
 from caploc.errors import BadData
 from caploc.models.cutting import knocked_out
@@ -16,6 +15,7 @@ from papers.cnl.knowledge_neurons import (
     scaled_probabilities,
 )
 from worlds.facts import demo_facts
+from worlds.tiny import WITH_NEURONS
 
 pytestmark = pytest.mark.slow  # whole studies
 

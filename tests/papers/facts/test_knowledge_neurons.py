@@ -6,12 +6,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from tiny import WITH_NEURONS
 
 from caploc.neurons.model import list_projections
 from papers.cnl.facts import FactPrompt
 from papers.cnl.knowledge_neurons import KnowledgeNeurons
 from papers.cnl.prompts import Encoded
+from worlds.tiny import WITH_NEURONS
 
 pytestmark = pytest.mark.slow
 

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from tiny import FAMILIES, WITH_NEURONS, build
 
 from caploc.errors import BadData
 from papers.cnl.facts import FactPrompt
 from papers.cnl.prompts import Encoded, Encoder
 from papers.cnl.tracing import Tracer, noise_level
+from worlds.tiny import FAMILIES, WITH_NEURONS, build
 
 
 def everywhere(asked: Encoded) -> tuple[int, ...]:

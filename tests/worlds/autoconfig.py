@@ -1,7 +1,8 @@
 """Tiny configs of model types that `tiny` has no row for, made from the fields each config has."""
 
-from tiny import EXPERTS, GROUPED, LATENT, build
 from transformers import CONFIG_MAPPING
+
+from worlds.tiny import EXPERTS, GROUPED, LATENT, build
 
 SMALL = {
     **GROUPED,
@@ -70,106 +71,17 @@ def build_other(model_type):
     return build(model_type, config | BESIDE.get(model_type, {}))
 
 
-OTHERS = tuple(
-    name
-    for name in (
-        "afmoe",
-        "apertus",
-        "arcee",
-        "aria_text",
-        "axk1",
-        "axk2",
-        "bart",
-        "beam",
-        "bigbird_pegasus",
-        "biogpt",
-        "bitnet",
-        "blenderbot",
-        "blenderbot-small",
-        "codegen",
-        "cohere2",
-        "cohere2_moe",
-        "ctrl",
-        "cwm",
-        "deepseek_v2",
-        "deepseek_v32",
-        "doge",
-        "dots1",
-        "dots3_note_text",
-        "ernie4_5",
-        "ernie4_5_moe",
-        "exaone4",
-        "exaone_moe",
-        "falcon_h1",
-        "flex_olmo",
-        "flint",
-        "gemma",
-        "gemma4_unified_text",
-        "glm",
-        "glm4",
-        "glm4_moe",
-        "glm4_moe_lite",
-        "glm_moe_dsa",
-        "gpt-sw3",
-        "gpt_neo",
-        "gpt_neox_japanese",
-        "granite",
-        "granite_swa",
-        "granitemoe",
-        "granitemoe_swa",
-        "granitemoeshared",
-        "helium",
-        "hunyuan_v1_dense",
-        "hunyuan_v1_moe",
-        "hy_v3",
-        "hy_v4",
-        "hyperclovax",
-        "inkling2_text",
-        "inkling_text",
-        "internlm3",
-        "iquestcoder",
-        "jais2",
-        "jamba",
-        "kolibri1",
-        "laguna",
-        "lfm2_moe",
-        "llama4_text",
-        "marian",
-        "mbart",
-        "mellum",
-        "mimo_v2_flash",
-        "minicpm3",
-        "minimax",
-        "minimax_m2",
-        "minimax_m3_vl_text",
-        "ministral",
-        "ministral3",
-        "mpt",
-        "mvp",
-        "nanochat",
-        "nemotron",
-        "olmo",
-        "olmo3",
-        "olmo_hybrid",
-        "olmoe",
-        "openai-gpt",
-        "pegasus",
-        "persimmon",
-        "phimoe",
-        "plbart",
-        "qwen2_moe",
-        "qwen3_5_moe_text",
-        "qwen3_5_text",
-        "seed_oss",
-        "smollm3",
-        "solar_open",
-        "starcoder2",
-        "trocr",
-        "vaultgemma",
-        "whisper",
-        "xglm",
-        "youtu",
-        "zaya",
-    )
-    if name in CONFIG_MAPPING
-)
+OTHERS = """
+    afmoe apertus arcee aria_text axk1 axk2 bart beam bigbird_pegasus biogpt bitnet blenderbot
+    blenderbot-small codegen cohere2 cohere2_moe ctrl cwm deepseek_v2 deepseek_v32 doge dots1
+    dots3_note_text ernie4_5 ernie4_5_moe exaone4 exaone_moe falcon_h1 flex_olmo flint gemma
+    gemma4_unified_text glm glm4 glm4_moe glm4_moe_lite glm_moe_dsa gpt-sw3 gpt_neo
+    gpt_neox_japanese granite granite_swa granitemoe granitemoe_swa granitemoeshared helium
+    hunyuan_v1_dense hunyuan_v1_moe hy_v3 hy_v4 hyperclovax inkling2_text inkling_text internlm3
+    iquestcoder jais2 jamba kolibri1 laguna lfm2_moe llama4_text marian mbart mellum
+    mimo_v2_flash minicpm3 minimax minimax_m2 minimax_m3_vl_text ministral ministral3 mpt mvp
+    nanochat nemotron olmo olmo3 olmo_hybrid olmoe openai-gpt pegasus persimmon phimoe plbart
+    qwen2_moe qwen3_5_moe_text qwen3_5_text seed_oss smollm3 solar_open starcoder2 trocr
+    vaultgemma whisper xglm youtu zaya
+""".split()
+OTHERS = [name for name in OTHERS if name in CONFIG_MAPPING]  # that this transformers has

@@ -7,7 +7,7 @@ import numpy as np
 
 from caploc.components import AMONG
 from caploc.declaration import ModelOptions, Study
-from caploc.store import Question, Row, Store, pack
+from caploc.store import Question, Row, pack
 from caploc.tasks.task import Generated, responses_json
 from worlds import DEMO
 
@@ -61,9 +61,3 @@ def stored_row(columns, example, text, outcome):
     mask[list(columns)] = True
     said = responses_json((Generated(text),))
     return Row(pack(mask), f"key{example}", example, outcome, outcome, said, 1.0, 1, 0.1)
-
-
-def store_rows(folder, rows):
-    """Keep rows of one question in a run's folder."""
-    with Store(folder / "rows.sqlite") as store:
-        store.add(store.question_id(QUESTION), rows)

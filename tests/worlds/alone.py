@@ -1,12 +1,16 @@
 """A second implementation, one row at a time; and tiny models with a tokenizer around them."""
 
+import copy
+
+import numpy as np
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
+from transformers.pytorch_utils import Conv1D
 
 from caploc.models.cutting import knocked_out
 from caploc.models.loading import LoadedModel
-from caploc.models.projections import find_projections
+from caploc.models.projections import find_projections, module_name
 
 WORDS = 61
 PAD, START = 0, 1  # also ends a text, as lm-eval reads a text from its end token on
@@ -17,14 +21,33 @@ def words(tokens):
     return " ".join(f"w{token:02}" for token in tokens)
 
 
-def word_tokenizer():
-    """A tokenizer of 61 words."""
+def word_tokenizer(**special):
+    """A tokenizer of 61 words; special tokens may be others than those of `PAD` and `START`."""
     vocabulary = {words([number]): number for number in range(WORDS)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=words([2])))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token=words([PAD]), eos_token=words([START])
-    )
+    special = {"pad_token": words([PAD]), "eos_token": words([START])} | special
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
+
+
+def save(folder, model, **special):
+    """Save a model and such a tokenizer into a folder; return it."""
+    model.save_pretrained(folder)
+    word_tokenizer(**special).save_pretrained(folder)
+    return folder
+
+
+def zeroed_copy(model, mask):
+    """A copy of a model whose projections read nothing of the mask's heads."""
+    made, (projections, grid) = copy.deepcopy(model), find_projections(model)
+    for columns, projection in zip(grid.layer_slices, projections, strict=True):
+        if projection is not None:
+            module = made.get_submodule(module_name(model, projection))
+            weight = module.weight if isinstance(module, Conv1D) else module.weight.T
+            width = weight.shape[0] // (columns.stop - columns.start)
+            for head in np.flatnonzero(mask[columns]):
+                weight.data[head * width : (head + 1) * width] = 0
+    return made
 
 
 def around(model, tokenizer=None):

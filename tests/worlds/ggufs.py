@@ -7,10 +7,10 @@ from pathlib import Path
 import gguf
 import numpy as np
 import torch
-from tiny import GROUPED, build
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from caploc.naming import Piece, Pretrained
+from worlds.tiny import GROUPED, build
 
 LETTERS = list(bytes_to_unicode().values())
 MERGES = ["Ċ Ċ", "Ġ Ġ", "o n", "on e"]
