@@ -9,7 +9,7 @@ import pytest
 from filled import by_key, fill, held, rows
 
 from caploc.errors import FolderTaken
-from caploc.store import folder_lock, hold_folder, reading
+from caploc.store import folder_lock, reading
 
 WRITER = f"""
 import os, sys
@@ -77,9 +77,10 @@ def test_reading_changes_no_file(tmp_path):
 
 def test_a_folder_held_for_several_runs_stays_taken_between_them(tmp_path):
     """The first run to end in the holder's own thread must not let the folder go."""
-    with hold_folder(tmp_path):
-        for _ in range(2):
-            fill(tmp_path / "rows.sqlite", [])
-            with ThreadPoolExecutor(1) as others, pytest.raises(FolderTaken):
-                others.submit(folder_lock, tmp_path).result()
+    held = folder_lock(tmp_path)
+    for _ in range(2):
+        fill(tmp_path / "rows.sqlite", [])
+        with ThreadPoolExecutor(1) as others, pytest.raises(FolderTaken):
+            others.submit(folder_lock, tmp_path).result()
+    held.release()
     folder_lock(tmp_path).release()  # and is free afterwards

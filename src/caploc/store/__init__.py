@@ -199,16 +199,6 @@ def folder_lock(folder: Path) -> FileLock:
 
 
 @contextmanager
-def hold_folder(folder: Path) -> Iterator[None]:
-    """Keep a folder's lock while the block runs."""
-    lock = folder_lock(folder)
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-@contextmanager
 def guarded(path: Path) -> Iterator[None]:
     """Turn what the disk and SQLite say of a store's file into one sentence."""
     try:

@@ -32,7 +32,7 @@ from caploc.report.card import headline
 from caploc.report.page import rewrite_page
 from caploc.report.templates import COMPARE, REPORT
 from caploc.result import Result
-from caploc.store import hold_folder
+from caploc.store import folder_lock
 from caploc.study import run_study
 from caploc.verdict import make_card, written
 
@@ -185,7 +185,8 @@ def run_apart(
 @contextmanager
 def lock_studies(folder: Path, names: Sequence[str]) -> Iterator[None]:
     """Keep other processes out of a folder of studies that share rows, and mark it as one."""
-    with hold_folder(folder):
+    with ExitStack() as held:
+        held.callback(folder_lock(folder).release)
         marked = folder / STUDIES
         known = read_file(marked, Studies).studies if marked.exists() else []
         every = list(dict.fromkeys([*known, *names]))
