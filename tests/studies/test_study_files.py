@@ -86,7 +86,7 @@ def test_a_method_has_the_last_word_and_may_be_for_some_models_alone(tmp_path):
             ]
             methods = [
                 {name = "css", masks = 30, rate = 0.05},
-                {name = "css", label = "wide", rate = 0.1, limit = 60, models = ["demo"]},
+                {name = "css", label = "wide", rate = 0.1, limit = 60, models = ["demo"], mode = "mean"},
             ]
             settings = {limit = 20, masks = 10, controls = 3, data = {test = "mine.jsonl"}}
             """
@@ -97,6 +97,7 @@ def test_a_method_has_the_last_word_and_may_be_for_some_models_alone(tmp_path):
     ]  # fmt: skip
     studies = list(found.studies.values())
     assert [study.limit for study in studies] == [20, 60, 40, 60, 20]
+    assert [study.mode.name for study in studies] == ["zero", "mean", "zero", "mean", "zero"]
     assert [study.settings.masks for study in studies] == [30, 10, 30, 10, 30]
     assert [study.settings.rate for study in studies] == [0.05, 0.1, 0.05, 0.1, 0.05]
     assert studies[0].other_tasks == ("words/copy",) and studies[2].other_tasks == ()
