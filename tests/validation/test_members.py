@@ -70,6 +70,13 @@ def test_two_that_each_break_everything_are_both_confirmed(checking):
     assert confirm_members(checking(either).check, [FIRST, IDLE, SECOND]) == [FIRST, SECOND]
 
 
+def test_a_head_that_only_rescues_what_another_breaks_is_not_confirmed(checking):
+    def rescued(mask, _):
+        return float(not mask[FIRST] or mask[SECOND])
+
+    assert confirm_members(checking(rescued).check, [SECOND, FIRST]) == [FIRST]
+
+
 def test_two_that_cover_for_each_other_are_both_confirmed(checking):
     """Alone neither costs anything."""
 
