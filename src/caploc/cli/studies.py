@@ -7,7 +7,7 @@ import typer
 
 from caploc import console
 from caploc.cli import options
-from caploc.cli.models import DOWNLOADED, announce
+from caploc.cli.models import fetch_one
 from caploc.cli.options import argument, option
 from caploc.naming import DEFAULT_MODEL, is_fetched
 
@@ -46,7 +46,8 @@ def demo(
     from caploc.report.card import write_text
     from caploc.verdict import make_card
 
-    fetch_default(output)
+    if not is_fetched(DEFAULT_MODEL):
+        fetch_one(DEFAULT_MODEL, output.quiet or output.as_json)
     ran = run_and_print(studies.read_studies(Path(studies.__file__).parent / DEMO), out, output)
     if not output.as_json:
         for outcome in ran.outcomes:
@@ -57,18 +58,6 @@ def demo(
             console.say(f"All side by side: {ran.report}")
     if ran.failed:
         raise typer.Exit(1)
-
-
-def fetch_default(output: options.OutputGroup) -> None:
-    """Fetch the model that the demo asks, if it is not here."""
-    if is_fetched(DEFAULT_MODEL):
-        return
-    from caploc.models.fetching import fetch_model
-
-    if not (output.quiet or output.as_json):
-        announce(DEFAULT_MODEL)
-    with output.progress(DOWNLOADED) as progress:
-        fetch_model(DEFAULT_MODEL, progress)
 
 
 def run_and_print(found: "Opened", folder: Path, output: options.OutputGroup) -> "Ran":
