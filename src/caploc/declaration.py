@@ -557,6 +557,6 @@ def check_places(model: ModelOptions, options: TaskOptions) -> None:
     """Refuse, in a second or two, files of examples and devices that are not there."""
     options.check_files()
     if model.workers is None and model.device not in ("auto", "cpu"):
-        from caploc.models.devices import check_present  # loads torch alone
+        from caploc.models.devices import SPREAD, pick_device  # loads torch alone
 
-        check_present(model.device)
+        pick_device("auto" if model.device == SPREAD else model.device)

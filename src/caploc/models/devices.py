@@ -22,9 +22,3 @@ def pick_device(name: str) -> torch.device:
             "(over all of them)."
         )
     return torch.device(wanted)
-
-
-def check_present(name: str) -> None:
-    """Refuse, by a BadOption, a device that is not here."""
-    if name != SPREAD:
-        pick_device(name)
