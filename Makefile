@@ -14,7 +14,7 @@ INSTALL_BUBBLEWRAP := (apt-get update -qq; apt-get install --yes -qq --no-instal
 # two processes, a file's tests in one: what its fixtures prepare is prepared once
 BESIDE := -n 2 --dist loadfile
 # whose signatures `make test-shapes` checks at every call
-SHAPED := caploc.designs,caploc.recovery,caploc.search,caploc.tasks,caploc.models,caploc.engine,caploc.store,caploc.measurement,caploc.validation,caploc.interactions,caploc.stats,caploc.neurons,caploc.playground
+SHAPED := caploc.designs,caploc.recovery,caploc.search,caploc.tasks,caploc.models,caploc.engine,caploc.store,caploc.measurement,caploc.validation,caploc.interactions,caploc.neurons,caploc.playground
 # where a Python keeps its packages
 SITE := python -c 'import site; print(*site.getsitepackages())'
 # Compiled files are kept, whatever the machine's habit: each process would compile all sources anew.

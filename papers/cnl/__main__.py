@@ -14,20 +14,20 @@ from pathlib import Path
 from typing import Any, get_args
 
 from caploc import console
-from caploc.cache import Cache
 from caploc.errors import BadOption, CaplocError
 from caploc.folder import LEDGER, package_versions, read_json, write_json
 from caploc.models.loading import LoadedModel, load_model
 from caploc.naming import placed
+from caploc.neurons.answers import Cache
 from caploc.neurons.enhancing import enhance_located
 from caploc.neurons.finding import score_cache
 from caploc.neurons.locating import locate
 from caploc.neurons.model import NeuronModel, as_neurons
 from caploc.neurons.options import Attribution, NeuronStudy
+from caploc.neurons.stats import plain_value
 from caploc.neurons.study import load_source, open_study
 from caploc.options import TaskOptions
 from caploc.result import SCHEMA
-from caploc.stats import plain_value
 from papers.cnl.erasing import erase_equal
 from papers.cnl.fact_study import FactStudy
 from papers.cnl.facts import Fact, read_facts

@@ -47,8 +47,8 @@ from tqdm import tqdm
 
 from caploc.errors import BadData
 from caploc.models.loading import LoadedModel
-from caploc.stats import mean_interval
-from caploc.stats.chance import draw_in_blocks
+from caploc.neurons.chance import draw_in_blocks
+from caploc.neurons.stats import mean_interval
 from papers.cnl.edges import (
     EdgeGrid,
     Edges,

@@ -39,7 +39,7 @@ from caploc.models.proof import reads_first
 from caploc.neurons.engine import Batch
 from caploc.neurons.model import NeuronModel
 from caploc.neurons.sets import rank_correlation
-from caploc.stats import mean_interval
+from caploc.neurons.stats import mean_interval
 from papers.cnl.facts import Fact, FactPrompt
 from papers.cnl.fidelity import FactLocator, peak
 from papers.cnl.prompts import Encoded, Encoder, FactAnswers

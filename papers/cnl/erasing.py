@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from caploc.neurons.chance import random_sets
 from caploc.neurons.erasure import Eraser, Outcomes
 from caploc.neurons.model import Chosen
 from caploc.neurons.options import Erasing
+from caploc.neurons.stats import mean_interval
 from caploc.neurons.study import NeuronSession
-from caploc.stats import mean_interval
-from caploc.stats.chance import random_sets
 
 WHOLE, STRUCK = "whole sets", "without universal neurons"
 LEVEL = 0.05  # of all tasks together: an interval of one of n tasks leaves out LEVEL / n

@@ -10,8 +10,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from caploc.cache import digest
 from caploc.errors import BadData
+from caploc.files import digest
 from caploc.models.loading import LoadedModel
 from caploc.neurons.model import NeuronModel
 from caploc.tasks.catalog import load_task

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 
 from caploc import tasks
 from caploc.errors import BadData
-from caploc.stats import JsonRecord
+from caploc.neurons.stats import JsonRecord
 
 
 @dataclass(frozen=True)

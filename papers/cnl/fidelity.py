@@ -26,9 +26,9 @@ from tqdm import tqdm
 from caploc.components import Grid
 from caploc.designs import generator
 from caploc.errors import BadData
+from caploc.neurons.chance import random_sets
 from caploc.neurons.sets import overlap_rates, rank_correlation
-from caploc.stats import mean_interval
-from caploc.stats.chance import random_sets
+from caploc.neurons.stats import mean_interval
 from papers.cnl.facts import Fact, FactPrompt
 
 ARMS = ("rewrites", "same_relation", "unrelated", "random")

@@ -29,11 +29,11 @@ from tqdm import tqdm
 from caploc.designs import generator
 from caploc.errors import BadData
 from caploc.neurons.attribution import Gates, score_batch
+from caploc.neurons.chance import random_sets
 from caploc.neurons.engine import Batch, gold_logprobs
 from caploc.neurons.model import Chosen, NeuronGrid, NeuronModel
 from caploc.neurons.options import Attribution
-from caploc.stats import mean_interval
-from caploc.stats.chance import random_sets
+from caploc.neurons.stats import mean_interval
 from papers.cnl.facts import Fact, FactPrompt
 from papers.cnl.fidelity import are_related
 from papers.cnl.prompts import Encoded, Encoder

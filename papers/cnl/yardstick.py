@@ -20,14 +20,14 @@ import torch
 from jaxtyping import Bool, Float32, Float64
 from tqdm import tqdm
 
-from caploc.cache import digest
+from caploc.files import digest
 from caploc.neurons.attribution import Gates, measure_target, score_batch
 from caploc.neurons.engine import Batch
 from caploc.neurons.model import NeuronModel
 from caploc.neurons.options import Attribution
+from caploc.neurons.stats import mean_interval, paired_interval
 from caploc.neurons.study import TaskSource
-from caploc.stats import mean_interval, paired_interval
-from caploc.stats.threshold import SIGMA, above, best
+from caploc.neurons.threshold import SIGMA, above, best
 from caploc.tasks.task import LogLikelihood
 from papers.cnl.facts import Fact, FactPrompt
 from papers.cnl.prompts import Encoder

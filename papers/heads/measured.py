@@ -28,11 +28,11 @@ from caploc.options import build
 from caploc.progress import Progress
 from caploc.recovery import paired_standard_error
 from caploc.result import Result
-from caploc.stats.localization import HeadCost, Intact, judge_universality
 from caploc.studies.file import Place, StudyFile, folder_names
 from caploc.study import Study
 from caploc.tasks.catalog import TaskOptions
 from caploc.tasks.task import Task
+from caploc.universal import HeadCost, Intact, judge_universality
 from caploc.validation import Comparison, score_both, scored_differences
 
 WIDTH = 1.96  # standard errors on either side of a 95 % interval

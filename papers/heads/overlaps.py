@@ -8,8 +8,8 @@ import numpy as np
 from scipy import stats
 
 from caploc.components import Head, Heads
+from caploc.neurons.chance import Chance, count_shared
 from caploc.search import column_mask
-from caploc.stats.chance import Chance, count_shared
 
 
 def common_to_all(count: int, parts: int, sizes: Sequence[int]) -> float:

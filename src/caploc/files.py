@@ -1,10 +1,12 @@
-"""Read a user's TOML, and write files whole or not at all."""
+"""Read a user's TOML, name what is asked, and write files whole or not at all."""
 
+import json
 import os
 import shutil
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from hashlib import blake2b
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, TextIO
@@ -12,6 +14,14 @@ from typing import Any, TextIO
 from safetensors import SafetensorError
 
 from caploc.errors import BadData, StoreFailed
+
+COMPACT = (",", ":")
+
+
+def digest(asked: dict[str, Any], separators: tuple[str, str] | None = None) -> str:
+    """Name what is asked in a few characters, equal on every machine."""
+    text = json.dumps(asked, sort_keys=True, separators=separators)
+    return blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def read_toml(path: Path) -> dict[str, Any]:

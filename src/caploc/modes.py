@@ -6,10 +6,10 @@ from typing import Any
 from zlib import crc32
 
 from caploc import designs
-from caploc.cache import COMPACT, digest
 from caploc.components import Mask
 from caploc.engine.api import Ask, Source
 from caploc.errors import BadOption
+from caploc.files import COMPACT, digest
 from caploc.options import MEAN, PATCH, RESAMPLE, ZERO, Mode
 from caploc.tasks.task import Request, Task, prompt_of
 

@@ -11,8 +11,8 @@ from caploc.neurons.finding import SIZES, Finder, score_cache, score_examples
 from caploc.neurons.locating import LocatedNeurons
 from caploc.neurons.options import Attribution, Rule
 from caploc.neurons.sets import overlap_rates
+from caploc.neurons.threshold import best
 from caploc.progress import Silent
-from caploc.stats.threshold import best
 from worlds.planted_neurons import PlantedNeurons
 
 OPPOSED = PlantedNeurons(needed=8, opposing=4, seed=7)

@@ -8,7 +8,7 @@ from caploc.neurons.finding import TaskNeurons
 from caploc.neurons.locating import LocatedNeurons, describe_task, locate
 from caploc.neurons.model import NeuronGrid
 from caploc.neurons.options import DRAWS, Attribution, NeuronStudy, Rule
-from caploc.stats.threshold import Moments
+from caploc.neurons.threshold import Moments
 
 EVEN, FEW = np.ones(20), np.array([100.0, 90.0, *[0.1] * 18])
 

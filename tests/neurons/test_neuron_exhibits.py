@@ -29,8 +29,8 @@ from caploc.neurons.result import (
     TuningFit,
     TuningResult,
 )
+from caploc.neurons.stats import Interval
 from caploc.result import Score
-from caploc.stats import Interval
 from doubles import Page
 
 HOSTILE = (

@@ -17,7 +17,7 @@ from caploc.neurons.model import NeuronGrid
 from caploc.neurons.options import Rule
 from caploc.neurons.report import write_number
 from caploc.neurons.result import LocatedFile, LocatedGrid, LocatedModel
-from caploc.stats.threshold import Moments
+from caploc.neurons.threshold import Moments
 
 GRID = NeuronGrid((6, 4))
 A, B, C = {"L0N0", "L0N1", "L1N2"}, {"L0N1", "L1N2"}, {"L0N5", "L1N0", "L1N1", "L0N0"}

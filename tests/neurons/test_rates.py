@@ -10,8 +10,8 @@ from hypothesis.extra.numpy import arrays
 
 from caploc.components import Heads
 from caploc.errors import BadOption
+from caploc.neurons.chance import count_shared
 from caploc.neurons.sets import RATES, mean_rates, overlap_rates, rate_matrices
-from caploc.stats.chance import count_shared
 
 MANY = st.tuples(st.integers(1, 8), st.integers(1, 30)).flatmap(lambda shape: arrays(bool, shape))
 

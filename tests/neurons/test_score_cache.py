@@ -10,8 +10,8 @@ from planted_models import TWO
 from caploc.errors import StoreFailed
 from caploc.neurons.finding import STRETCH, Finder, score_cache
 from caploc.neurons.options import Attribution, Rule
+from caploc.neurons.threshold import Moments
 from caploc.progress import Silent
-from caploc.stats.threshold import Moments
 
 ASKED = {"model": "m", "spans": [[[1, 2], [3]]]}
 SCORES = np.random.default_rng(0).normal(size=(7, 30))

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from caploc.cache import Cache
 from caploc.declaration import ModelOptions
 from caploc.errors import BadOption, CaplocError
+from caploc.neurons.answers import Cache
 from caploc.neurons.cache import ArrayCache
 from caploc.neurons.options import NeuronStudy
 from papers.cnl.__main__ import NUMBERS, Experiments

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from caploc.cache import Cache
 from caploc.errors import BadData
+from caploc.neurons.answers import Cache
 from papers.cnl.__main__ import Experiments
 from papers.cnl.preset import CnlPreset, Facts
 from worlds import DEMO

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from caploc.cache import COMPACT, digest
 from caploc.cli import app
 from caploc.engine.encoding import chat_template
 from caploc.errors import CaplocError, ModelRefused
+from caploc.files import COMPACT, digest
 from caploc.models.loading import choose_weights, load_model, load_tokenizer
 from caploc.neurons.finding import score_cache
 from worlds.planted import Planted, write_planted

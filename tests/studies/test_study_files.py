@@ -86,7 +86,7 @@ def test_a_method_has_the_last_word_and_may_be_for_some_models_alone(tmp_path):
             ]
             methods = [
                 {name = "css", masks = 30, rate = 0.05},
-                {name = "css", label = "wide", rate = 0.1, limit = 60, models = ["demo"], mode = "mean"},
+           {name = "css", label = "wide", rate = 0.1, limit = 60, models = ["demo"], mode = "mean"},
             ]
             settings = {limit = 20, masks = 10, controls = 3, data = {test = "mine.jsonl"}}
             """

@@ -9,10 +9,9 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from caploc.cache import COMPACT, digest
 from caploc.errors import StoreFailed
-from caploc.files import whole_path, writing
-from caploc.stats.threshold import Moments
+from caploc.files import COMPACT, digest, whole_path, writing
+from caploc.neurons.threshold import Moments
 
 # What NumPy raises for arrays that are not what they say.
 UNREADABLE = (BadZipFile, zlib.error, EOFError, KeyError, ValueError)

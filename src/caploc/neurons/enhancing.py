@@ -16,16 +16,17 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
-from caploc.cache import Cache, digest
 from caploc.contents import restore
 from caploc.declaration import Allowed
 from caploc.engine.batch import BatchEngine
 from caploc.engine.encoding import Span
 from caploc.errors import BadOption
-from caploc.files import whole_folder
+from caploc.files import digest, whole_folder
 from caploc.folder import ENHANCEMENT, LEDGER, ROWS, package_versions
 from caploc.measurement import Meters
 from caploc.models.loading import CutModel
+from caploc.neurons.answers import Cache
+from caploc.neurons.chance import specificity
 from caploc.neurons.engine import gold_means
 from caploc.neurons.erasure import Effects
 from caploc.neurons.options import LOCATED, RANDOM, Enhancing, TuningRecipe
@@ -49,6 +50,7 @@ from caploc.neurons.result import (
     TuningFit,
     TuningResult,
 )
+from caploc.neurons.stats import paired_interval, plain_value
 from caploc.neurons.study import NeuronSession, TaskSource, outcomes_of, reopen_study
 from caploc.neurons.training import (
     TuningArm,
@@ -59,8 +61,6 @@ from caploc.neurons.training import (
 )
 from caploc.neurons.weights import tune_neurons
 from caploc.progress import Progress
-from caploc.stats import paired_interval, plain_value
-from caploc.stats.chance import specificity
 from caploc.store import Store
 
 METRIC, GOLD = "metric", "gold log-probability"

@@ -15,6 +15,7 @@ from jaxtyping import Float64
 from caploc.declaration import Allowed
 from caploc.folder import ERASURE, package_versions
 from caploc.measurement import Meter, Meters
+from caploc.neurons.chance import random_sets, specificity
 from caploc.neurons.finding import TaskNeurons
 from caploc.neurons.model import Chosen, NeuronModel
 from caploc.neurons.options import ARMS, LAYERS, LOCATED, RANDOM, Erasing
@@ -31,6 +32,7 @@ from caploc.neurons.report import (
     write_number,
 )
 from caploc.neurons.result import ArmLoss, Erased, ErasedTask, ErasureFile, ExcessLoss
+from caploc.neurons.stats import mean_interval
 from caploc.neurons.study import (
     NeuronSession,
     TaskSource,
@@ -40,8 +42,6 @@ from caploc.neurons.study import (
 )
 from caploc.progress import Progress
 from caploc.result import RunCost, Score
-from caploc.stats import mean_interval
-from caploc.stats.chance import random_sets, specificity
 
 MEASURES = ("metric", "logprob")
 Outcomes = Float64[np.ndarray, " examples"]

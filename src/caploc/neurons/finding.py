@@ -27,8 +27,8 @@ from caploc.neurons.engine import Batch, Batcher
 from caploc.neurons.model import Chosen, NeuronModel
 from caploc.neurons.options import Attribution, Rule
 from caploc.neurons.sets import Within, commonality_set, mean_rates, overlap_rates, within
+from caploc.neurons.threshold import Moments
 from caploc.progress import Progress, Silent
-from caploc.stats.threshold import Moments
 
 Rows = Float64[np.ndarray, "examples neurons"]
 

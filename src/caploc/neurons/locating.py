@@ -10,6 +10,7 @@ import numpy as np
 
 from caploc.errors import BadOption, UserError
 from caploc.folder import NEURONS, OVERLAP, package_versions
+from caploc.neurons.chance import count_shared
 from caploc.neurons.erasure import YES_NO, Eraser, tabulate_arms
 from caploc.neurons.finding import FEW, TaskNeurons
 from caploc.neurons.model import NeuronGrid
@@ -39,7 +40,6 @@ from caploc.neurons.result import (
 from caploc.neurons.sets import COMPARED, Cohesion, Overlaps, between, cohesion, rates_between
 from caploc.neurons.study import NeuronSession, open_study, read_located
 from caploc.progress import Progress
-from caploc.stats.chance import count_shared
 from caploc.wording import inline
 
 NAMED, HIGHEST = 8, 4  # neurons in common, and of the highest scores, that a table names

@@ -8,10 +8,10 @@ from pydantic import AfterValidator, Field
 
 from caploc.declaration import ModelOptions
 from caploc.errors import BadOption
+from caploc.neurons.chance import FEWEST
+from caploc.neurons.threshold import SIGMA, Chosen, Moments, above, best
 from caploc.options import Option, TaskOptions, one_of, record, rise
 from caploc.registries import Registry
-from caploc.stats.chance import FEWEST
-from caploc.stats.threshold import SIGMA, Chosen, Moments, above, best
 
 # What a neuron's score is, each a function of an `Attribution`, a model and a batch.
 SCORES = Registry(

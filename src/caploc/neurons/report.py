@@ -12,10 +12,10 @@ import pandas as pd
 
 from caploc.folder import write_json
 from caploc.neurons.result import NeuronFile
+from caploc.neurons.stats import Interval
 from caploc.report.colours import SERIES, shade_scale
 from caploc.report.figures import Figure, draw
 from caploc.report.templates import write_page
-from caploc.stats import Interval
 from caploc.wording import inline, visible
 
 NOTHING = "–"

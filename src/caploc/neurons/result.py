@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from pydantic import ConfigDict, Field
 
+from caploc.neurons.chance import Chance
 from caploc.neurons.model import Chosen, NeuronGrid
 from caploc.neurons.options import LAYERS, LOCATED, RANDOM, Enhancing
 from caploc.neurons.sets import Cohesion, Overlaps, Within
+from caploc.neurons.stats import Interval, Known
+from caploc.neurons.threshold import Sets
 from caploc.result import ComponentName, Document, Name, Record, RunCost, Score, Size
-from caploc.stats import Interval, Known
-from caploc.stats.chance import Chance
-from caploc.stats.threshold import Sets
 
 
 class NeuronFile(Document):

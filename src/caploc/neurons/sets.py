@@ -20,8 +20,8 @@ from jaxtyping import Bool, Float64, Int
 from scipy import sparse, stats
 
 from caploc.designs import generator
-from caploc.stats import LEVEL, RESAMPLES, Interval, Known, Values
-from caploc.stats.threshold import Chosen, Sets, Unchecked, votes_needed
+from caploc.neurons.stats import LEVEL, RESAMPLES, Interval, Known, Values
+from caploc.neurons.threshold import Chosen, Sets, Unchecked, votes_needed
 
 RATES = ("reference", "largest", "iou")
 COMPARED = "largest"  # the rate held against the published overlap rate

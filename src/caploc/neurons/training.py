@@ -17,12 +17,13 @@ from accelerate.utils.memory import clear_device_cache
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from caploc.cache import digest
 from caploc.components import Grid
 from caploc.declaration import ModelOptions
 from caploc.designs import generator
 from caploc.engine.encoding import Span
 from caploc.errors import BadData, BadOption, RunFailed, pick
+from caploc.files import digest
+from caploc.neurons.chance import FEWEST, random_sets
 from caploc.neurons.engine import Batch, Batcher, gold_logprobs, gold_means
 from caploc.neurons.model import Chosen
 from caploc.neurons.options import RANDOM, TUNED, TuningRecipe
@@ -35,7 +36,6 @@ from caploc.neurons.weights import (
     tune_neurons,
 )
 from caploc.progress import Progress, Silent
-from caploc.stats.chance import FEWEST, random_sets
 
 WARMUP = 5  # first steps, which raise the rate linearly
 CLIP = 1.0  # the largest norm of a step's gradients

@@ -10,8 +10,8 @@ from caploc.neurons.engine import gold_means
 from caploc.neurons.enhancing import GOLD, METRIC, enhance
 from caploc.neurons.model import list_projections
 from caploc.neurons.options import TuningRecipe
+from caploc.neurons.stats import paired_interval
 from caploc.neurons.training import make_arms
-from caploc.stats import paired_interval
 from worlds.tasks import data
 
 pytestmark = pytest.mark.slow  # whole studies

@@ -3,7 +3,7 @@
 import pytest
 
 from caploc.errors import BadData
-from caploc.stats import plain_value
+from caploc.neurons.stats import plain_value
 from papers.cnl.circuits import ARMS, CircuitLocator, circuit_reliability
 from papers.cnl.facts import Fact, FactPrompt
 from worlds.facts import demo_counterparts

@@ -7,9 +7,9 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from caploc.cache import Cache
 from caploc.errors import BadData
-from caploc.stats import plain_value
+from caploc.neurons.answers import Cache
+from caploc.neurons.stats import plain_value
 from papers.cnl.editing import Descent, Editor, covariances, edit_reliability
 from worlds.facts import demo_facts, demo_texts
 

@@ -8,7 +8,7 @@ import pytest
 
 from caploc.errors import BadData
 from caploc.neurons.model import NeuronGrid
-from caploc.stats import plain_value
+from caploc.neurons.stats import plain_value
 from papers.cnl.facts import Fact, FactPrompt
 from papers.cnl.fidelity import ARMS, pair_wordings, wording_fidelity
 from worlds.facts import demo_facts

@@ -8,7 +8,7 @@ import torch
 
 from caploc.errors import BadData
 from caploc.models.cutting import knocked_out
-from caploc.stats import plain_value
+from caploc.neurons.stats import plain_value
 from papers.cnl.knowledge_neurons import (
     KnowledgeNeurons,
     intervention_reliability,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from caploc.errors import BadOption
-from caploc.stats.chance import permutation_p, specificity
+from caploc.neurons.chance import permutation_p, specificity
 
 
 def test_the_gain_is_in_standard_deviations_of_the_draws():

@@ -7,21 +7,12 @@ has a line of JSON for every answer.
 import json
 from collections.abc import Callable
 from contextlib import suppress
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from caploc.errors import StoreFailed
-from caploc.files import writing
-from caploc.stats import JsonRecord
-
-COMPACT = (",", ":")
-
-
-def digest(asked: dict[str, Any], separators: tuple[str, str] | None = None) -> str:
-    """Name what is asked in a few characters, equal on every machine."""
-    text = json.dumps(asked, sort_keys=True, separators=separators)
-    return blake2b(text.encode(), digest_size=16).hexdigest()
+from caploc.files import digest, writing
+from caploc.neurons.stats import JsonRecord
 
 
 class Cache:

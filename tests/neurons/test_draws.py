@@ -6,7 +6,7 @@ from hypothesis.extra.numpy import arrays
 
 from caploc.components import Heads
 from caploc.errors import BadOption
-from caploc.stats.chance import random_sets
+from caploc.neurons.chance import random_sets
 
 LOCATED = arrays(bool, 30)
 GRID = Heads((10, 0, 15, 5))

@@ -6,7 +6,7 @@ from hypothesis.extra.numpy import arrays
 from scipy import stats
 
 from caploc.errors import BadData, BadOption
-from caploc.stats.threshold import above, best
+from caploc.neurons.threshold import above, best
 
 SIGMAS = (3.0, 4.0, 5.0, 6.0, 8.0)
 

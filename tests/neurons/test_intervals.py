@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from caploc.errors import BadData
-from caploc.stats import mean_interval, paired_interval
+from caploc.neurons.stats import mean_interval, paired_interval
 
 VALUES = arrays(np.float64, st.integers(2, 30), elements=st.floats(-1e6, 1e6))
 

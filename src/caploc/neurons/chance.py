@@ -25,8 +25,8 @@ from scipy import stats
 
 from caploc.components import Grid
 from caploc.errors import BadOption
-from caploc.stats import Interval, JsonRecord, mean_interval, paired_interval
-from caploc.stats.threshold import Chosen, Sets, blocks
+from caploc.neurons.stats import Interval, JsonRecord, mean_interval, paired_interval
+from caploc.neurons.threshold import Chosen, Sets, blocks
 
 SMALLEST = np.finfo(float).tiny  # chances below it are dropped: no sum of them shows
 FEWEST = 5  # random draws from which a standard deviation is taken; 20 are better

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caploc.cache import Cache, digest
 from caploc.errors import StoreFailed
+from caploc.files import digest
+from caploc.neurons.answers import Cache
 
 QUESTION = {"model": "m", "heads": ["L0H1"], "limit": None}
 

@@ -3,7 +3,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from caploc.stats import JsonRecord, plain_value
+from caploc.neurons.stats import JsonRecord, plain_value
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from caploc.errors import BadData, BadOption
-from caploc.stats.threshold import Moments
+from caploc.neurons.threshold import Moments
 
 SCORES = st.tuples(st.integers(1, 12), st.integers(1, 9)).flatmap(
     lambda shape: arrays(np.float64, shape, elements=st.floats(-1e6, 1e6, width=32))
