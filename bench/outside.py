@@ -479,7 +479,9 @@ def select(loaded: LoadedModel, task: str, count: int) -> list[Pair]:
     return found
 
 
-def run(loaded: LoadedModel, task: str, seeds: int, methods: Sequence[str]) -> None:
+def run(
+    loaded: LoadedModel, task: str, seeds: int, methods: Sequence[str], most: int | None
+) -> None:
     """Measure what is missing, seed by seed."""
     kept: dict[str, Any] = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
     case = kept.setdefault(f"{loaded.name} {task}", {})
@@ -491,7 +493,7 @@ def run(loaded: LoadedModel, task: str, seeds: int, methods: Sequence[str]) -> N
     ]
     if not missing:
         return
-    pairs = select(loaded, task, JUDGED + seeds * SEARCHED)
+    pairs = select(loaded, task, most or JUDGED + seeds * SEARCHED)
     say(f"{loaded.name} {task}: {len(pairs)} pairs")
     judged = min(JUDGED, len(pairs) // 2)
     judging = Subject(loaded, pairs[:judged])
@@ -575,6 +577,7 @@ def main() -> None:
     parser.add_argument("--arc", type=Path, help="ARC's questions, JSON lines: a task, arc")
     parser.add_argument("--methods", default="/".join(CONTENDERS), help="joined by /")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--most", type=int, help="pairs of a task, half of them to judge on")
     parser.add_argument("--page", action="store_true")
     asked = parser.parse_args()
     if asked.page:
@@ -586,7 +589,7 @@ def main() -> None:
         loaded = load_model(model, device="cpu", dtype=asked.dtype)
         loaded.model.requires_grad_(False)
         for task in asked.tasks.split(","):
-            run(loaded, task, asked.seeds, asked.methods.split("/"))
+            run(loaded, task, asked.seeds, asked.methods.split("/"), asked.most)
 
 
 if __name__ == "__main__":
