@@ -2,6 +2,7 @@
 
     python bench/outside.py --models smollm2 --tasks ioi,addition --seeds 3
     python bench/outside.py --models qwen2.5-coder-0.5b --dtype bfloat16 --arc arc_challenge.jsonl
+    python bench/outside.py --models qwen2.5-coder-1.5b --dtype bfloat16 --arc ... --most 48
     python bench/outside.py --page                     the tables, from the JSON
 
 All heads but the k that a contender ranks first hand on what they do on the corrupted prompt; the
