@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface
 
+import figures
 from caploc import designs
 from caploc.models.cutting import knocked_out
 from caploc.models.hooks import temporary_hooks
@@ -456,7 +457,7 @@ def select(loaded: LoadedModel, task: str, count: int) -> list[Pair]:
     Of the two answers the right one has the larger logit. Fewer come back if there are fewer. The
     numbers of those taken are kept, and the clean prompts' differences of all that were asked.
     """
-    kept: dict[str, Any] = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
+    kept: dict[str, Any] = figures.read(FIGURES)
     case = kept.get(TOLD, {}).get(f"{loaded.name} {task}", {"taken": [], "clean": []})
     taken, clean = set(case["taken"]), list(case["clean"])
     found: list[Pair] = []
@@ -484,7 +485,7 @@ def run(
     loaded: LoadedModel, task: str, seeds: int, methods: Sequence[str], most: int | None
 ) -> None:
     """Measure what is missing, seed by seed."""
-    kept: dict[str, Any] = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
+    kept: dict[str, Any] = figures.read(FIGURES)
     case = kept.setdefault(f"{loaded.name} {task}", {})
     missing = [
         (seed, name)
@@ -515,7 +516,7 @@ def run(
                 "signed": signed,
                 "sizes": judge(judging, np.abs(scores)) if (scores < 0).any() else signed,
             }
-            kept = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
+            kept = figures.read(FIGURES)
             kept.setdefault(f"{loaded.name} {task}", {}).setdefault(name, {})[str(seed)] = entry
             FIGURES.write_text(json.dumps(kept, separators=(",", ":")) + "\n")
             cpr, cmd = areas(np.array(signed))[0], areas(np.array(entry["sizes"]))[1]
@@ -540,7 +541,7 @@ def interval(tables: np.ndarray, which: int) -> tuple[float, float, float]:
 
 def page() -> None:
     """Print a table for each model and task."""
-    kept = json.loads(FIGURES.read_text())
+    kept = figures.read(FIGURES)
     told_apart = kept.pop(TOLD, {})
     for case, contenders in kept.items():
         clean = np.array(told_apart.get(case, {"clean": []})["clean"])

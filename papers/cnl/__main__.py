@@ -18,9 +18,9 @@ from caploc.errors import BadOption, CaplocError
 from caploc.folder import LEDGER, package_versions, read_json, write_json
 from caploc.models.loading import LoadedModel, load_model
 from caploc.naming import placed
-from caploc.neurons.answers import Cache
 from caploc.neurons.enhancing import enhance_located
 from caploc.neurons.finding import score_cache
+from caploc.neurons.ledger import Cache
 from caploc.neurons.locating import locate
 from caploc.neurons.model import NeuronModel, as_neurons
 from caploc.neurons.options import Attribution, NeuronStudy

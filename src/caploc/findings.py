@@ -63,6 +63,8 @@ def build_result(session: Session, search: SearchResult, checks: Checks, command
     )
     found = replace(search.found, chosen=checks.chosen, notes=checks.notes)
     estimate, cost = found.estimate, session.meters.cost.as_dict()
+    shown = estimate.estimand
+    among = found.diagnostics.get("rate", study.settings.rate) if shown == AMONG else None
     return Result(
         schema=SCHEMA,
         model=Model(
@@ -85,13 +87,7 @@ def build_result(session: Session, search: SearchResult, checks: Checks, command
         grid=GridShape.of(loaded.grid, study.components),
         intact=search.intact,
         noise=search.noise,
-        estimand=Estimand(
-            heads=estimate.estimand,
-            rate=found.diagnostics.get("rate", study.settings.rate)
-            if estimate.estimand == AMONG
-            else None,
-            top=WITHIN if study.names_sets else estimate.estimand,
-        ),
+        estimand=Estimand(heads=shown, rate=among, top=WITHIN if study.names_sets else shown),
         heads=rank_heads(grid, found, others=bool(checks.validation.other_tasks)),
         top=[str(grid.components[column]) for column in found.chosen],
         fit=Fit(

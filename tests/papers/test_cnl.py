@@ -8,8 +8,8 @@ import pytest
 
 from caploc.declaration import ModelOptions
 from caploc.errors import BadOption, CaplocError
-from caploc.neurons.answers import Cache
 from caploc.neurons.cache import ArrayCache
+from caploc.neurons.ledger import Cache
 from caploc.neurons.options import NeuronStudy
 from papers.cnl.__main__ import NUMBERS, Experiments
 from papers.cnl.preset import CnlPreset

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from caploc.errors import BadData
-from caploc.neurons.answers import Cache
+from caploc.neurons.ledger import Cache
 from papers.cnl.__main__ import Experiments
 from papers.cnl.preset import CnlPreset, Facts
 from worlds import DEMO

@@ -25,10 +25,10 @@ from caploc.files import digest, whole_folder
 from caploc.folder import ENHANCEMENT, LEDGER, ROWS, package_versions
 from caploc.measurement import Meters
 from caploc.models.loading import CutModel
-from caploc.neurons.answers import Cache
 from caploc.neurons.chance import specificity
 from caploc.neurons.engine import gold_means
 from caploc.neurons.erasure import Effects
+from caploc.neurons.ledger import Cache
 from caploc.neurons.options import LOCATED, RANDOM, Enhancing, TuningRecipe
 from caploc.neurons.report import (
     NOTHING,

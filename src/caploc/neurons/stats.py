@@ -1,13 +1,8 @@
-"""Statistics of parts: intervals, sets beside chance, sets of several data sets, trends. No model.
+"""Means over items with their intervals, and how records of them are written. No model.
 
-Whatever the parts are (heads, key-value groups, neurons, edges), a set of them is a boolean array
-with a column for each. What several data sets' sets have in common follows Huang et al.,
-"Capability Localization: Capabilities Can be Localized rather than Individual Knowledge" (ICLR
-2025, arXiv 2502.20992); not all of its formulas are known to us, and each module says what is ours.
-
-How sure a mean over items is, which all of them tell, stands here: percentile intervals of
-`scipy.stats.bootstrap`, which of every method alone need nothing of the data but that items are
-independent. With few items (below about 20) they are somewhat too narrow.
+Intervals are percentile ones of `scipy.stats.bootstrap`, which of every method alone need nothing
+of the data but that items are independent. With few items (below about 20) they are somewhat too
+narrow.
 """
 
 from collections.abc import Mapping

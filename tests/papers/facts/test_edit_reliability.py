@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from caploc.errors import BadData
-from caploc.neurons.answers import Cache
+from caploc.neurons.ledger import Cache
 from caploc.neurons.stats import plain_value
 from papers.cnl.editing import Descent, Editor, covariances, edit_reliability
 from worlds.facts import demo_facts, demo_texts

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from caploc.errors import StoreFailed
 from caploc.files import digest
-from caploc.neurons.answers import Cache
+from caploc.neurons.ledger import Cache
 
 QUESTION = {"model": "m", "heads": ["L0H1"], "limit": None}
 
