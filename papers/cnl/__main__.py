@@ -42,6 +42,7 @@ from papers.cnl.yardstick import (
     compare_all,
     compare_facts,
     compare_tasks,
+    compare_texts,
     examples_of,
 )
 from papers.exhibits import Exhibit, write_all
@@ -185,13 +186,15 @@ class Experiments:
         return [fact for study in studies for fact in study.known[0] if fact.rewrites]
 
     def compare_tasks(self, size: int) -> Iterator[Comparison]:
-        """Compare so many examples a side of each task of two wordings."""
+        """Compare so many examples a side of each task of two wordings, and ordinary text."""
         preset, words = self.preset, dict[str, list[list[Asked]]]()
         for task, kind in preset.kinds.items():
             options, needed = TaskOptions(fewshot=0, data=preset.data), 2 * (size + SHOTS)
             source = load_source(preset.options, task, options, needed, preset.seed)
             words.setdefault(kind, []).append(examples_of(source, kind))
-        return compare_tasks({kind: own[:2] for kind, own in words.items() if own[1:]}, size)
+        tasks = {kind: own[:2] for kind, own in words.items() if own[1:]}
+        yield from compare_tasks(tasks, size)
+        yield from compare_texts([each for own, _ in tasks.values() for each in own[:size]], size)
 
     def fidelity(self) -> None:
         """Is a fact located alike however it is worded (1 to 5)?"""

@@ -6,13 +6,16 @@ capability* (other questions of the same task, or other facts of the same relati
 capabilities*. A fact's margin is the first rate less the second, a capability's the second less the
 third: what each adds to what it is made of. Prompts are alone (one), or the scores of several are
 averaged first; their words are the same on both sides or others; before the question stand no
-demonstrations, the same ones on both sides, or others. The design is ours.
+demonstrations, the same ones on both sides, or others. Sentences of ordinary text are a control:
+what sets share that are of no capability. The design is ours.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
+from pydoc_data.topics import topics
 from typing import Any
 
 import numpy as np
@@ -35,10 +38,12 @@ from papers.cnl.prompts import Encoder
 TOGETHER = 8  # prompts in a pass
 SHOTS = 3  # demonstrations
 SHARE = 0.0015  # of all neurons
+SENTENCE = r"(?:^|\. )([A-Z][a-z]*(?:,? [a-z]+){11})( [a-z]+)\b"  # twelve words, and the next
 RULES: dict[str, Callable[[Any], Any]] = {
     f"best {100 * SHARE:g} %": lambda scores: best(scores, SHARE),
     f"{SIGMA:g} sigma": above,
 }
+KINDS = ("tasks", "relations")  # intervals are over these; else over sets
 ALONE, SAME, OTHER = "none", "the same", "others"
 Rates = Float64[np.ndarray, "first second"]
 Scores = Float32[np.ndarray, "prompts neurons"]
@@ -81,6 +86,19 @@ def examples_of(source: TaskSource, capability: str) -> list[Asked]:
         prompt = FactPrompt(request.context, None, request.continuation)
         found.append(asked_of(prompt, capability, f"{source.name} {number}"))
     return found
+
+
+def sentences() -> list[Asked]:
+    """List sentences of plain words from Python's own manual, each asked for its thirteenth word.
+
+    Which there are depends on the version of Python.
+    """
+    texts = [re.sub(r"\s+", " ", text) for _, text in sorted(topics.items())]
+    found = [each for text in texts for each in re.findall(SENTENCE, text)]
+    return [
+        asked_of(FactPrompt(text, None, answer), "text", text)
+        for text, answer in dict(found).items()
+    ]
 
 
 def exchanged(asked: Sequence[Asked]) -> list[Asked]:
@@ -274,10 +292,18 @@ def compare_tasks(
             yield told, pool(first, count), pool(sides[second], count)
 
 
+def compare_texts(tasks: Sequence[Asked], size: int) -> Iterator[Comparison]:
+    """Compare as many sentences with others, and with the tasks' questions: alone and pooled."""
+    text = sentences()[: 2 * len(tasks)]
+    for count in (1, size) if tasks else ():
+        told = {"of": "texts", "prompts": count, "words": OTHER, "demonstrations": ALONE}
+        yield told, pool(text[0::2], count), pool([*text[1::2], *tasks], count)
+
+
 def compare_all(scorer: PromptScorer, comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
     """Make every comparison by every rule; a row for each."""
     return [
-        {**told, "rule": rule} | agree(scorer, *sides, rule, by_capability=told["of"] != "facts")
+        {**told, "rule": rule} | agree(scorer, *sides, rule, by_capability=told["of"] in KINDS)
         for told, *sides in comparisons
         for rule in RULES
         if all(sides)

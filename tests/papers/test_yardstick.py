@@ -16,8 +16,10 @@ from papers.cnl.yardstick import (
     compare_all,
     compare_facts,
     compare_tasks,
+    compare_texts,
     exchanged,
     pool,
+    sentences,
     single,
     wordings_of,
 )
@@ -101,6 +103,18 @@ def test_tasks_are_compared_with_the_same_and_with_other_demonstrations():
     assert others[1][0][0].prompt.text.rpartition("\n\n")[0] != before[0]
     with pytest.raises(ValueError, match="too few"):
         list(compare_tasks(tasks, 3))
+
+
+def test_sentences_are_asked_for_the_word_that_stands_next():
+    found = sentences()
+    assert len(found) > 100 and len({each.fact for each in found}) == len(found)
+    for each in found:
+        assert len(each.prompt.text.split()) == 12 and len(each.prompt.target.split()) == 1
+    told, first, second = list(compare_texts(side("a"), 3))[1]
+    assert (told["of"], told["prompts"], len(first)) == ("texts", 3, 2)
+    assert [group[0].capability for group in second] == ["text", "text", "one", "two"]
+    (row, _) = compare_all(Planted(), [(told, first, second)])
+    assert row["capability"]["mean"] >= 1 / 3 > row["apart"]["mean"] == 0
 
 
 def test_answers_are_exchanged_and_prompts_pooled_within_a_capability():
