@@ -131,7 +131,7 @@ def check_model_files(source: ModelSource) -> None:
     if not has_config:
         raise ModelRefused(
             f"{source.name} has no config.json, so it is no transformers model; name the folder "
-            "that holds one beside the weights."
+            "that holds one beside the weights, or a run's model and not its folder."
         )
     if not has_weights:
         if _matching(source.files, PICKLED):
