@@ -7,7 +7,9 @@ keys over any text,
 
     W' = W + (v* - W k*) (C^-1 k*)^T / (k*^T C^-1 k*)
 
-which gives W' k* = v* and moves other keys least.
+which gives W' k* = v* and moves other keys least. With contexts, texts that the model writes and
+that are put before the prompt, v* gives the answer after each of them, and C^-1 is applied to the
+mean of their keys.
 
 *Reliability*: does an edit work best where causal tracing points? Every layer is edited, not only
 that one, and judged by the measures of Meng et al.: *efficacy*, P(new) > P(old) on the prompt;
@@ -20,7 +22,7 @@ geometric means over the tokens.
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -45,6 +47,7 @@ from papers.cnl.fidelity import FactLocator, peak
 from papers.cnl.prompts import Encoded, Encoder, FactAnswers
 
 ESSENCE = "{} is a"  # what the model says of the subject must not change
+CONTEXT, LIKELIEST = 10, 5  # tokens of a context, and of how many likeliest each is drawn
 MEASURES = ("efficacy", "generalization", "specificity", "score")
 Table = Float64[np.ndarray, "facts layers"]
 Recall = Callable[[str, Callable[[], Any]], Any]  # what was measured under a name, or measures it
@@ -180,16 +183,34 @@ def edited(loaded: NeuronModel, edit: Edit) -> Iterator[None]:
         weight.copy_(before)
 
 
+@torch.inference_mode()
+def write_contexts(loaded: NeuronModel, count: int, seed: int) -> list[str]:
+    """Let the model write texts of ten tokens, each drawn from its five likeliest."""
+    if not count:
+        return []
+    tokenizer: Any = loaded.tokenizer
+    start = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
+    ids = torch.full((count, 1), start, device=loaded.device)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        for _ in range(CONTEXT):
+            likely = last_logits(loaded.model, ids, ids.shape[1] - 1)[:, -1].float().topk(LIKELIEST)
+            drawn = likely.values.softmax(-1).multinomial(1)
+            ids = torch.cat([ids, likely.indices.gather(1, drawn)], dim=1)
+    return list(tokenizer.batch_decode(ids[:, 1:], skip_special_tokens=True))
+
+
 class Editor:
-    """Makes edits of one model, in the layers of `covariances`."""
+    """Makes edits of one model, in the layers of `covariances`; `contexts` stand before prompts."""
 
     def __init__(
         self,
         loaded: NeuronModel,
         covariances: Mapping[int, Covariance],
         descent: Descent | None = None,
+        contexts: Sequence[str] = (),
     ) -> None:
-        self.loaded, self.covariances = loaded, covariances
+        self.loaded, self.covariances, self.contexts = loaded, covariances, contexts
         self.descent, self.encoder = descent or Descent(), Encoder(loaded)
         self.modules = {layer: dense_projection(loaded, layer) for layer in sorted(covariances)}
 
@@ -201,15 +222,16 @@ class Editor:
         """
         if prompt.subject is None or prompt.other is None:
             raise BadData(f"To edit {prompt.text!r} a subject and a new answer are needed.")
-        wanted = self.encoder.encode(prompt, prompt.other)
+        texts = [prompt.text, *(f"{context}. {prompt.text}" for context in self.contexts)]
+        wanted = [self.encoder.encode(replace(prompt, text=text), prompt.other) for text in texts]
         essence = self.encoder.read(ESSENCE.format(prompt.subject), prompt.subject)
-        batch = EditBatch(self.loaded, (wanted, essence), list(self.modules.values()))
+        batch = EditBatch(self.loaded, (*wanted, essence), list(self.modules.values()))
         keys, written = batch.record()
         deltas, losses = descend(batch, written, self.descent)
         edits = []
         for place, (layer, module) in enumerate(self.modules.items()):
-            key, delta = keys[place].double(), deltas[place].double()
-            solved = self.covariances[layer].solve(key).to(key.device)
+            every, delta = keys[place].double(), deltas[place].double()
+            key, solved = every[0], self.covariances[layer].solve(every.mean(0)).to(every.device)
             value = key @ reads_first(module).double() + delta
             edits.append(Edit(layer, key, value, solved / (key @ solved), delta, losses[place]))
         return edits
@@ -248,10 +270,13 @@ def descend(
 
 
 class EditBatch:
-    """The rows of an edit: for each layer, the prompt and the text that must not change."""
+    """The rows of an edit: for each layer the prompt, alone and after contexts, and the essence.
+
+    The essence, the text that must not change, stands last.
+    """
 
     def __init__(
-        self, loaded: NeuronModel, rows: tuple[Encoded, Encoded], modules: Sequence[nn.Module]
+        self, loaded: NeuronModel, rows: Sequence[Encoded], modules: Sequence[nn.Module]
     ) -> None:
         self.loaded, self.modules, self.rows = loaded, modules, rows
         self.ids = Batch.of([row.span for row in rows], loaded.model.device).tokens
@@ -259,13 +284,18 @@ class EditBatch:
 
     @torch.no_grad()
     def record(self) -> tuple[list[Tensor], Float[Tensor, "layers hidden"]]:
-        """Note each layer's key (what its neurons hand on) and its output, at the subject."""
+        """Note each layer's keys (what its neurons hand on), contexts x neurons, at the subject.
+
+        And its output there, of the prompt alone.
+        """
         keys: list[Tensor] = []
         written: list[Tensor] = []
+        rows = torch.arange(len(self.rows) - 1)
 
         def note(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
-            for kept, hidden in ((keys, args[0]), (written, output)):
-                kept.append(hidden.reshape(*self.ids.shape, -1)[0, self.subject[0]].float())
+            for kept, hidden, some in ((keys, args[0], rows), (written, output, 0)):
+                each = hidden.reshape(*self.ids.shape, -1)[some, self.subject[some]]
+                kept.append(each.float())
 
         with temporary_hooks(module.register_forward_hook(note) for module in self.modules):
             self.loaded.model(input_ids=self.ids, use_cache=False)
@@ -292,11 +322,12 @@ class EditBatch:
             ids = self.ids.repeat(len(self.modules), 1)
             logits = self.loaded.model(input_ids=ids, use_cache=False).logits
         likely = logits.float().log_softmax(-1).unflatten(0, (len(self.modules), len(self.rows)))
-        prompt = self.rows[0]
-        wanted = torch.tensor(prompt.answer, device=ids.device).expand(len(self.modules), -1)
-        read = likely[:, 0, prompt.start : len(prompt.tokens)]
-        said = read.gather(2, wanted[..., None]).mean((1, 2))
-        return -said, likely[:, -1, int(self.subject[-1])]
+        said = []
+        for row, prompt in enumerate(self.rows[:-1]):
+            wanted = torch.tensor(prompt.answer, device=ids.device).expand(len(self.modules), -1)
+            read = likely[:, row, prompt.start : len(prompt.tokens)]
+            said.append(read.gather(2, wanted[..., None]).mean((1, 2)))
+        return -torch.stack(said).mean(0), likely[:, -1, int(self.subject[-1])]
 
 
 def edit_reliability(

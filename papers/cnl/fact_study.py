@@ -17,7 +17,7 @@ from caploc.neurons.model import NeuronModel
 from caploc.tasks.catalog import load_task
 from caploc.tasks.task import prompt_of
 from papers.cnl.circuits import CircuitLocator, circuit_reliability, others_of
-from papers.cnl.editing import Editor, Recall, covariances, edit_reliability
+from papers.cnl.editing import Editor, Recall, covariances, edit_reliability, write_contexts
 from papers.cnl.facts import Fact, read_facts
 from papers.cnl.fidelity import wording_fidelity
 from papers.cnl.knowledge_neurons import KnowledgeNeurons, intervention_reliability
@@ -106,8 +106,9 @@ class FactStudy:
             return circuit_reliability(self.circuits, facts, draws=draws, seed=seed)
         texts = self.covariance_texts()
         layers = [n for n, site in enumerate(self.neurons.projections) if site is not None]
-        editor = Editor(self.neurons, covariances(self.neurons, texts, layers))
-        read = digest({"texts": texts})
+        contexts = write_contexts(self.neurons, self.asked.contexts, seed)
+        editor = Editor(self.neurons, covariances(self.neurons, texts, layers), contexts=contexts)
+        read = digest({"texts": texts, "contexts": contexts})
         return edit_reliability(
             facts, editor=editor, profiler=self.tracer, seed=seed,
             recall=lambda what, measure: self.recall(f"{what} with {read}", measure),

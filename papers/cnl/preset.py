@@ -32,7 +32,7 @@ class Facts(PresetPart):
     or a file. A circuit keeps a `share` of the edges, scored in `circuit_steps`; knowledge neurons
     are integrated in `neuron_steps`. `texts` is a file of texts, one a line, for the covariance
     that a rank-one edit needs; without it the facts' prompts serve, and beside `words/facts` those
-    of word tasks.
+    of word tasks. An edit is made after so many `contexts` too, which the model writes.
     """
 
     sets: tuple[str, ...] = ("words/facts",)
@@ -43,6 +43,7 @@ class Facts(PresetPart):
     circuit_steps: int = Field(default=20, ge=1)
     neuron_steps: int = Field(default=20, ge=1)
     texts: str | None = None
+    contexts: int = Field(default=0, ge=0)
 
 
 class Yardstick(PresetPart):

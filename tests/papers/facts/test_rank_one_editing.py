@@ -1,5 +1,7 @@
 """Rank-one edits: the key gives the value, other keys stay, weights come back bit by bit."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -15,6 +17,7 @@ from papers.cnl.editing import (
     covariances,
     dense_projection,
     edited,
+    write_contexts,
 )
 from papers.cnl.facts import FactPrompt
 from papers.cnl.prompts import Encoder, FactAnswers
@@ -134,6 +137,30 @@ def test_layers_together_are_each_layer_alone(neurons, moments, edits, fact):
         # Adam's first steps are as large for a tiny gradient, so that rounding grows
         assert found.loss == pytest.approx(edit.loss, abs=0.02)
         assert float((found.right - edit.right).norm()) < 0.05 * float(edit.right.norm())
+
+
+def test_an_edit_after_contexts_holds_there_and_its_key_is_the_plain_one(neurons, moments, fact):
+    contexts = write_contexts(neurons, 3, 0)
+    assert contexts == write_contexts(neurons, 3, 0) and len(set(contexts)) > 1
+    layer, asker = 2, FactAnswers(neurons)
+    moments = {layer: moments[layer]}
+    (plain,) = Editor(neurons, moments).edits(fact.prompt)
+    (edit,) = Editor(neurons, moments, contexts=contexts).edits(fact.prompt)
+    torch.testing.assert_close(edit.key, plain.key, atol=1e-5, rtol=1e-4)
+    texts = [fact.prompt.text, *(f"{context}. {fact.prompt.text}" for context in contexts)]
+    encoder, subject = Encoder(neurons), fact.prompt.subject
+    places = [encoder.read(text, subject).subject[-1] for text in texts]
+    keys = [keys_of(neurons, layer, text)[at] for text, at in zip(texts, places, strict=True)]
+    solved = moments[layer].solve(torch.stack(keys).mean(0).double())
+    torch.testing.assert_close(
+        edit.left, solved / (keys[0].double() @ solved), atol=1e-5, rtol=1e-3
+    )
+    asked = [(replace(fact.prompt, text=text), fact.prompt.other) for text in texts]
+    with edited(neurons, edit):
+        after = asker.log_probabilities(asked)
+    with edited(neurons, plain):
+        assert after.mean() > asker.log_probabilities(asked).mean()
+    assert edit.loss >= -after.mean() - 0.05  # the divergence and the decay are added
 
 
 def test_the_loss_is_surprise_divergence_and_decay(neurons, moments, fact):
