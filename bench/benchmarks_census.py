@@ -122,9 +122,9 @@ CUT_TASKS = ("words/antonym", "words/capital", "mbpp-chat", "humaneval-chat")
 class Census:
     """The benchmarks on one model, its rows in a store."""
 
-    def __init__(self, data: Path, store: Store, model: str, dtype: str) -> None:
+    def __init__(self, data: Path, store: Store, model: str = MODEL) -> None:
         engine = BatchEngine(
-            load_model(model, device="cpu", dtype=dtype), AT_ONCE, MEMORY, "packed"
+            load_model(model, device="cpu", dtype="bfloat16"), AT_ONCE, MEMORY, "packed"
         )
         self.model = model
         self.data, self.bench = data, Meters(engine, store)
@@ -304,7 +304,6 @@ def main() -> None:
     parser.add_argument("--intact", action="store_true", help="the intact model alone")
     parser.add_argument("--cuts", type=Path, help="folder of a run of one of --tasks")
     parser.add_argument("--model", default=MODEL, help="of --intact (default %(default)s)")
-    parser.add_argument("--dtype", default="bfloat16", help="its weights' (default %(default)s)")
     parser.add_argument("--summary", action="store_true", help="measure nothing")
     parser.add_argument("--tasks", type=lambda text: text.split(","), help=", ".join(TASKS))
     asked = parser.parse_args()
@@ -314,7 +313,7 @@ def main() -> None:
     for folder in (ROWS, FILES):
         folder.mkdir(parents=True, exist_ok=True)
     with Store(ROWS / "rows.sqlite") as store:
-        census = Census(asked.data.absolute(), store, asked.model, asked.dtype)
+        census = Census(asked.data.absolute(), store, asked.model)
         if asked.intact:
             score_intact(census, asked.tasks or list(TASKS))
             return

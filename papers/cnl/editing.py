@@ -183,21 +183,20 @@ def edited(loaded: NeuronModel, edit: Edit) -> Iterator[None]:
         weight.copy_(before)
 
 
-@torch.inference_mode()
 def write_contexts(loaded: NeuronModel, count: int, seed: int) -> list[str]:
     """Let the model write texts of ten tokens, each drawn from its five likeliest."""
     if not count:
         return []
-    tokenizer: Any = loaded.tokenizer
+    model, tokenizer = loaded.model, loaded.tokenizer
     start = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
     ids = torch.full((count, 1), start, device=loaded.device)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        for _ in range(CONTEXT):
-            likely = last_logits(loaded.model, ids, ids.shape[1] - 1)[:, -1].float().topk(LIKELIEST)
-            drawn = likely.values.softmax(-1).multinomial(1)
-            ids = torch.cat([ids, likely.indices.gather(1, drawn)], dim=1)
-    return list(tokenizer.batch_decode(ids[:, 1:], skip_special_tokens=True))
+        written = model.generate(
+            ids, attention_mask=torch.ones_like(ids), do_sample=True, temperature=1.0, top_p=1.0,
+            top_k=LIKELIEST, max_new_tokens=CONTEXT, pad_token_id=start,
+        )  # fmt: skip
+    return list(tokenizer.batch_decode(written[:, 1:], skip_special_tokens=True))
 
 
 class Editor:
