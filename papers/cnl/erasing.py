@@ -53,7 +53,7 @@ def erase_equal(session: NeuronSession, asked: Erasing, kinds: Mapping[str, str]
                 for task, each in columns.items()}  # fmt: skip
         rows = [judge_task(session, asked, task, sets, draws, kinds) for task in tasks]
         stages[stage] = {"count": count, "tasks": rows}
-    taken = {task: lose(session, asked, task, universal)["metric"] for task in tasks}
+    taken = {task: lose(session, asked, task, universal)["score"] for task in tasks}
     return {
         "universal": list(map(str, session.model.grid.named(universal))),
         "taken_by_universal": {task: mean_interval(lost).as_dict() for task, lost in taken.items()},
@@ -61,20 +61,16 @@ def erase_equal(session: NeuronSession, asked: Erasing, kinds: Mapping[str, str]
     }
 
 
-def lose(
-    session: NeuronSession, asked: Erasing, task: str, chosen: Chosen, *, score: bool = True
-) -> dict[str, Outcomes]:
-    """Measure what each held-out example loses: `logprob` in nats a gold token, and of its score.
-
-    Without `score` the task's own `metric`, for which it must write, is not measured.
-    """
+def lose(session: NeuronSession, asked: Erasing, task: str, chosen: Chosen) -> dict[str, Outcomes]:
+    """Measure what each held-out example loses: of its score, and in nats a gold token."""
     eraser = Eraser(session.meters, asked, session.found(task), session.progress)
     source = session.sources[task]
-    meters = eraser.measures(source)
-    meters = meters if score else {"logprob": meters["logprob"]}
-    examples = source.judge_on[: asked.limit]
+    meters, examples = eraser.measures(source), source.judge_on[: asked.limit]
     intact, cut = (eraser.outcomes(meters, each, examples) for each in (chosen & False, chosen))
-    return {name: intact[name] - cut[name] for name in meters}
+    return {
+        "score": intact["metric"] - cut["metric"],
+        "nats": intact["logprob"] - cut["logprob"],
+    }
 
 
 def judge_task(
@@ -86,23 +82,29 @@ def judge_task(
     kinds: Mapping[str, str],
 ) -> dict[str, Any]:
     """Hold what a task loses by its own set against draws, and against other capabilities' sets."""
-
-    def nats(chosen: Chosen) -> Outcomes:
-        return lose(session, asked, task, chosen, score=False)["logprob"]
-
-    own, kind = lose(session, asked, task, sets[task]), kinds.get(task, task)
+    kind = kinds.get(task, task)
+    lost = {other: lose(session, asked, task, chosen) for other, chosen in sets.items()}
     random = random_sets(sets[task], session.model.grid, draws, seed=asked.seed) if draws else ()
-    others = {}
-    for other, chosen in sets.items():
-        if kinds.get(other, other) != kind:
-            more = own["logprob"] - nats(chosen)
-            ends = stats.ttest_1samp(more, 0).confidence_interval(1 - LEVEL / len(sets))
-            others[other] = {"mean": more.mean(), "low": ends.low, "high": ends.high}
+    drawn = [lose(session, asked, task, chosen) for chosen in random]
+    own = lost[task]
+    others = [other for other in sets if kinds.get(other, other) != kind]
     return {
         "task": task,
-        "examples": len(own["logprob"]),
-        "score": mean_interval(own["metric"]).as_dict(),
-        "nats": mean_interval(own["logprob"]).as_dict(),
-        "draws": [nats(each).mean() for each in random],
-        "more_than": others,
+        "examples": len(own["nats"]),
+        "lost": {
+            measure: {
+                "own": mean_interval(mine).as_dict(),
+                "draws": [each[measure].mean() for each in drawn],
+                "more_than": {
+                    other: more(mine - lost[other][measure], LEVEL / len(sets)) for other in others
+                },
+            }
+            for measure, mine in own.items()
+        },
     }
+
+
+def more(differences: Outcomes, level: float) -> dict[str, float]:
+    """Tell by how much one set takes more than another of the same examples, on average."""
+    ends = stats.ttest_1samp(differences, 0).confidence_interval(1 - level)
+    return {"mean": differences.mean(), "low": ends.low, "high": ends.high}

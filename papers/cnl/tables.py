@@ -103,13 +103,13 @@ def show_sets(main: Found) -> Iterator[Exhibit]:
 def show_erasure(erasure: Found) -> Iterator[Exhibit]:
     """Show what each task loses by its own set, and how much more than by others' and draws."""
     rows = [
-        {"task": each["task"], "sets": stage, "neurons": found["count"],
-         "score lost": interval(each["score"], 2), "nats lost": interval(each["nats"], 2),
-         "random in layers": drawn(each["draws"], 2)}
+        {"task": each["task"], "sets": stage, "neurons": found["count"], "lost": measure,
+         "by its own set": interval(lost["own"], 2), "random in layers": drawn(lost["draws"], 2)}
         | {f"more than by {other.split('/')[-1]}": interval(more, 2)
-           for other, more in each["more_than"].items()}
+           for other, more in lost["more_than"].items()}
         for stage, found in erasure["stages"].items()
         for each in found["tasks"]
+        for measure, lost in each["lost"].items()
     ]  # fmt: skip
     note = (
         "Sets of equal size on held-out examples, with 95 % intervals; of draws the mean, least "

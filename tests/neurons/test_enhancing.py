@@ -63,11 +63,14 @@ def test_the_matrix_is_what_the_arms_say(done):
             assert cell == f"{change.change.mean:z.3f} ({np.mean(drawn):z.3f})"
 
 
-def test_draws_are_tuned_at_the_rate_that_is_best_for_the_first(done):
+def test_draws_are_tuned_at_the_rate_that_is_best_for_the_first_and_the_next_lower(done):
     _, result, _ = done
     first, *others = (arm.fit for arm in of(result, TASKS[0], RANDOM))
-    assert len(first.losses) > 1
-    assert all(list(map(float, fit.losses)) == [first.rate] for fit in others)
+    rates = sorted(map(float, first.losses))
+    lower = [rate for rate in rates if rate < first.rate]
+    assert len(rates) > 1
+    assert all(sorted(map(float, fit.losses)) == [*lower[-1:], first.rate] for fit in others)
+    assert all(fit.at_edge == (fit.rate in (rates[0], rates[-1])) for fit in others)
 
 
 def test_a_second_call_tunes_nothing(done, patch):
@@ -102,11 +105,11 @@ def tuned_arms(patch, stop=None):
     """Note every arm that is tuned; the one numbered `stop` is interrupted."""
     arms, inner = [], enhancing.find_best_rate
 
-    def outer(model, trainable, given, recipe, progress, what):
+    def outer(model, trainable, given, recipe, progress, what, tried):
         arms.append(what)
         if len(arms) - 1 == stop:
             raise KeyboardInterrupt
-        return inner(model, trainable, given, recipe, progress, what)
+        return inner(model, trainable, given, recipe, progress, what, tried)
 
     patch.setattr(enhancing, "find_best_rate", outer)
     return arms

@@ -42,9 +42,9 @@ def test_neurons_that_most_capabilities_have_are_universal_and_twins_count_once(
 
 def erased(own, others, draws=()):
     """What tasks a and b lose by their own sets, and how much more than by others'."""
-    task = {"score": interval(0.5), "nats": interval(own), "draws": list(draws), "examples": 5}
     more = {other: interval(own - lost) for other, lost in others.items()}
-    return [task | {"task": name, "more_than": more} for name in "ab"]
+    nats = {"own": interval(own), "draws": list(draws), "more_than": more}
+    return [{"task": name, "examples": 5, "lost": {"nats": nats}} for name in "ab"]
 
 
 def erasure(whole, struck):

@@ -83,17 +83,18 @@ def enhance(  # noqa: PLR0913  (a study's parts, each of which a caller has at h
 ) -> TuningResult:
     """Tune each arm on the spans' continuations and measure it; the model is left as it was.
 
-    Every rate is tried for the first draw of an arm, and the best of them taken for all draws.
+    Every rate is tried for the first draw of an arm; for its other draws the best of them and the
+    next lower one, since training that diverges would speak for the arm that has one draw.
 
     `recall` is given an arm's question and what measures it, and may know the answer from before.
     Raises ModelRefused if the weights cannot be tuned; else as `make_lessons` and `find_best_rate`.
     """
-    lessons, rates = make_lessons(spans, recipe), dict[str, float]()
+    lessons, tried = make_lessons(spans, recipe), dict[str, Sequence[float]]()
+    rates = sorted(recipe.rates)
 
     def tune(arm: TuningArm) -> dict[str, Any]:
         with arm.open(loaded.model, recipe.seed) as tunable:
-            tried = replace(recipe, rates=(rates[arm.name],)) if arm.name in rates else recipe
-            how = lessons, tried, progress, f"tuning {arm.label}"
+            how = lessons, recipe, progress, f"tuning {arm.label}", tried.get(arm.name, ())
             fit = find_best_rate(loaded.model, tunable, *how) if arm.tunes else None
             return {"fit": fit and plain_value(asdict(fit)), "after": _written(measure(loaded))}
 
@@ -107,7 +108,8 @@ def enhance(  # noqa: PLR0913  (a study's parts, each of which a caller has at h
         neurons = None if arm.chosen is None or arm.name == "lora" else int(arm.chosen.sum())
         fit = found["fit"] and restore(TuningFit, found["fit"])
         if fit:
-            rates.setdefault(arm.name, fit.rate)
+            place = rates.index(fit.rate)
+            tried.setdefault(arm.name, rates[max(place - 1, 0) : place + 1])
         changes = _changes(before, measured, recipe.seed)
         tuned.append(Tuned(arm.name, arm.draw, neurons, fit, changes))
     controls = tuple(_controls(before, after, recipe.seed))

@@ -98,17 +98,19 @@ def deal(spans: Sequence[Span], size: int, count: int, seed: int) -> list[tuple[
     return [tuple(spans[i] for i in order[n * size : (n + 1) * size]) for n in range(count)]
 
 
-def find_best_rate(
+def find_best_rate(  # noqa: PLR0913  (what is tuned, with what, and how it is told)
     model: PreTrainedModel,
     tunable: Tunable,
     lessons: Lessons,
     recipe: TuningRecipe,
     progress: Progress | None = None,
     what: str = "tune",
+    tried: Sequence[float] = (),
 ) -> TuningFit:
     """Tune at every rate from the same start, and leave the model at the best one's weights.
 
-    Raises RunFailed if the training diverges at every rate.
+    Where some rates are `tried`, the recipe's others are not. Raises RunFailed if the training
+    diverges at every rate.
     """
     progress = progress or Silent()
 
@@ -117,8 +119,9 @@ def find_best_rate(
 
     start = best = copy()
     untuned, losses = validation_loss(model, lessons), dict[float, float]()
-    progress.start(what, recipe.steps * len(recipe.rates))
-    for rate in recipe.rates:
+    rates = tried or recipe.rates
+    progress.start(what, recipe.steps * len(rates))
+    for rate in rates:
         tunable.settle(start)
         losses[rate] = train_once(model, tunable, lessons, rate, recipe, progress)
         if losses[rate] == min(losses.values()):
@@ -133,7 +136,7 @@ def find_best_rate(
     return TuningFit(
         parameters=sum(parameter.numel() for parameter in tunable.parameters),
         rate=found,
-        at_edge=len(losses) > 1 and found in (recipe.rates[0], recipe.rates[-1]),
+        at_edge=len(recipe.rates) > 1 and found in (recipe.rates[0], recipe.rates[-1]),
         untuned_loss=untuned,
         losses={rate: loss if loss < math.inf else None for rate, loss in losses.items()},
     )
