@@ -3,6 +3,7 @@
     python bench/benchmarks_census.py DATA --intact      scores of the intact model, asked two ways
     python bench/benchmarks_census.py DATA               the census: days of one CPU core
     python bench/benchmarks_census.py DATA --cuts RUN    what the first heads take together
+    python bench/benchmarks_census.py DATA --compare     what each method's first heads take
     python bench/benchmarks_census.py DATA --summary     what the stored rows say so far
 
 DATA is a folder with the rows of HumanEval, MBPP, GSM8K, ARC and MMLU as files named such as
@@ -12,9 +13,12 @@ same command goes on where it was stopped. All heads are asked on few examples b
 on more. After every step all rows are written to bench/census/benchmarks-TASK.parquet, and scores
 of the intact model to bench/census/benchmarks.json.
 
-RUN is the folder of `caploc locate qwen2.5-coder-0.5b --goal set` on one of the tasks. Its heads,
-the first of its scan, css's by the stored masks, and random ones are knocked out on other tasks,
-where nobody searched; outcomes are written to bench/census/benchmarks_cuts.json.
+RUN is the folder of `caploc locate --goal set` on one of the tasks. Its heads, the first of its
+scan, css's by the stored masks (of the smaller model), and random ones are knocked out on examples
+that it has not seen and on other tasks, where nobody searched; outcomes are written to
+bench/census/benchmarks_cuts.json. --compare gives each published method as many rows on HumanEval,
+and scores its first heads on the examples that RUN has not seen; outcomes are written to
+bench/census/benchmarks_compared.json.
 """
 
 import argparse
@@ -40,11 +44,12 @@ from caploc.components import Heads
 from caploc.console import progress
 from caploc.declaration import ModelOptions
 from caploc.engine.batch import BatchEngine
-from caploc.measurement import Meter, Meters, as_measurements
+from caploc.measurement import Meter, Meters, as_measurements, search
 from caploc.models.loading import load_model
-from caploc.options import TaskOptions
+from caploc.options import Settings, TaskOptions
 from caploc.recovery import Measurements, fit_paper_lasso
-from caploc.search import Plan, column_mask
+from caploc.search import METHODS, Plan, Problem, column_mask
+from caploc.session import add_signal
 from caploc.store import Store
 from caploc.tasks.catalog import load_task
 from census import FILES, write
@@ -116,7 +121,16 @@ WRITTEN, CHOSEN = 60, 200  # examples of an intact score: of written answers, of
 SEARCHED = ("humaneval-chat", "mbpp-chat", "gsm8k")
 TOP, RANDOM = 5, 3  # heads of a cut; random sets of any layers, and of its own layers
 CUT_ON = range(100, 180)  # examples asked under cuts; the census takes the first ones
-CUT_TASKS = ("words/antonym", "words/capital", "mbpp-chat", "humaneval-chat")
+CUT_TASKS = ("humaneval-chat", "mbpp-chat", "words/antonym", "words/capital")
+# Methods at some 1,500 rows each: by tests, or by the likelihood of the model's own right answer,
+# as `caploc locate` scans; on how many right examples.
+COMPARED = {
+    "css": ("tests", 15),
+    "csb": ("tests", 15),
+    "one-shot": ("likelihood", 4),
+    "greedy": ("likelihood", 1),
+}
+SEEDS = 3
 
 
 class Census:
@@ -231,15 +245,27 @@ def take(census: Census, names: Sequence[str]) -> Iterator[None]:
                     yield
 
 
-def named_heads(run: Path, task: str, grid: Heads) -> dict[str, list[int]]:
-    """The columns that each method names for a task, from what is stored."""
-    result = json.loads((run / "result.json").read_text())
-    lost = {row["head"]: row["lost"] for row in result["heads"] if row.get("lost") is not None}
+def held_out(model: str, size: int) -> list[int]:
+    """List the examples of the searched task that the run of `--cuts` has not seen."""
+    if model == MODEL:  # it had the whole file, and held these out
+        return designs.draw_examples(size, size, seed=0)[109:136]
+    return [*range(2, size, 3)]  # the run of the larger model was given a file without them
+
+
+def css_heads(task: str, grid: Heads) -> list[int]:
+    """The first columns of css for a task, from the census."""
     rows = read(task).query("part == 'css'")
     masks, mask = np.unique(
         [column_mask(grid.size, cut) for cut in rows["knocked_out"]], axis=0, return_inverse=True
     )
     seen = Measurements(masks, mask, rows["example"].to_numpy(), rows["outcome"].to_numpy())
+    return fit_paper_lasso(seen, {}).order()[:TOP]
+
+
+def named_heads(run: Path, grid: Heads) -> dict[str, list[int]]:
+    """The columns that a run names, and as many others to compare with."""
+    result = json.loads((run / "result.json").read_text())
+    lost = {row["head"]: row["lost"] for row in result["heads"] if row.get("lost") is not None}
     rng = np.random.default_rng(0)
     found = grid.columns([*result["top"], *result["validation"]["unconfirmed"]])
     matched = designs.layer_matched_masks(
@@ -251,7 +277,6 @@ def named_heads(run: Path, task: str, grid: Heads) -> dict[str, list[int]]:
             "set": found,
             "named": grid.columns(result["top"]),
             "one-shot": grid.columns(sorted(lost, key=lambda head: -lost[head])[:TOP]),
-            "css": fit_paper_lasso(seen, {}).order()[:TOP],
         }
         | {f"random {n}": rng.choice(grid.size, TOP, replace=False).tolist() for n in range(RANDOM)}
         | {f"same layers {n}": np.flatnonzero(mask).tolist() for n, mask in enumerate(matched)}
@@ -263,14 +288,18 @@ def cut(census: Census, run: Path, task: str, names: Sequence[str]) -> None:
     file = FILES / "benchmarks_cuts.json"
     told = json.loads(file.read_text()) if file.is_file() else {}
     grid = census.loaded.grid
-    named = named_heads(run, task, grid)
+    named = named_heads(run, grid)
+    if census.model == MODEL:
+        named["css"] = css_heads(task, grid)
     for name in names:
-        meter = census.meter(name)
-        examples = [example for example in CUT_ON if example < meter.task.size]
+        meter, size = census.meter(name), census.meter(name).task.size
+        within = [example for example in CUT_ON if example < size]
+        examples = held_out(census.model, size) if name == task else within
         masks = np.array([column_mask(grid.size, columns) for columns in named.values()])
         plan = Plan.crossed(name, masks, examples, f"cuts of {task}")
         outcomes = census.ask(name, meter, plan).outcome.reshape(len(named), len(examples))
-        told.setdefault(task, {})[name] = {
+        searched = task if census.model == MODEL else f"{census.model} {task}"
+        told.setdefault(searched, {})[name] = {
             method: {
                 "heads": [str(grid.component(column)) for column in columns],
                 "outcomes": values.astype(int).tolist(),
@@ -280,6 +309,39 @@ def cut(census: Census, run: Path, task: str, names: Sequence[str]) -> None:
         file.write_text(json.dumps(told) + "\n")
         scores = dict(zip(named, outcomes.mean(axis=1).round(3).tolist(), strict=True))
         print(task, name, scores, flush=True)
+
+
+def compare(census: Census, name: str) -> None:
+    """Score the first heads of each method and seed on examples held out; written after each."""
+    file = FILES / "benchmarks_compared.json"
+    told = json.loads(file.read_text()) if file.is_file() else {}
+    meter = census.meter(name)
+    held = held_out(census.model, meter.task.size)
+    pool = [example for example in range(meter.task.size) if example not in held]
+    nothing = column_mask(census.heads, [])
+    with progress(quiet=False) as watched:
+        rows = meter.under(nothing, pool, watched, f"{name}, intact")
+        probes = {"tests": meter}
+        probes["likelihood"] = probes[add_signal(census.bench, probes, "tests", rows)]
+        right = [row.number for row in rows if row.outcome]
+        kept = meter.under(nothing, held, watched, f"{name}, intact")
+        told["intact"] = {"outcomes": [int(row.outcome) for row in kept]}
+        for seed in range(SEEDS):
+            for method, (probe, count) in COMPARED.items():
+                examples = [right[at] for at in designs.draw_examples(len(right), count, seed=seed)]
+                settings = Settings(seed=seed, masks=MASKS, rate=RATE, top=TOP)
+                problem = Problem(census.heads, examples, settings, probe=probe)
+                found = search(probes, METHODS[method].search(problem), watched)
+                first = found.ranking[:TOP]
+                mask = column_mask(census.heads, first)
+                lost = meter.under(mask, held, watched, f"{name}, {method} {seed}")
+                told[f"{method} {seed}"] = {
+                    "heads": [str(census.loaded.grid.component(column)) for column in first],
+                    "rows": len(found.seen.outcome),
+                    "outcomes": [int(row.outcome) for row in lost],
+                }
+                file.write_text(json.dumps(told) + "\n")
+                print(method, seed, told[f"{method} {seed}"], flush=True)
 
 
 def summary() -> Iterator[str]:
@@ -303,7 +365,8 @@ def main() -> None:
     parser.add_argument("data", type=Path, help="folder of the benchmarks' rows")
     parser.add_argument("--intact", action="store_true", help="the intact model alone")
     parser.add_argument("--cuts", type=Path, help="folder of a run of one of --tasks")
-    parser.add_argument("--model", default=MODEL, help="of --intact (default %(default)s)")
+    parser.add_argument("--compare", action="store_true", help="methods at equal rows")
+    parser.add_argument("--model", default=MODEL, help="default %(default)s")
     parser.add_argument("--summary", action="store_true", help="measure nothing")
     parser.add_argument("--tasks", type=lambda text: text.split(","), help=", ".join(TASKS))
     asked = parser.parse_args()
@@ -317,11 +380,14 @@ def main() -> None:
         if asked.intact:
             score_intact(census, asked.tasks or list(TASKS))
             return
+        if asked.compare:
+            compare(census, "humaneval-chat")
+            return
         if asked.cuts:
             if not asked.tasks or len(asked.tasks) > 1:
                 parser.error("--cuts RUN needs --tasks NAME, the task on which the run searched")
             (task,) = asked.tasks
-            cut(census, asked.cuts, task, [name for name in CUT_TASKS if name != task])
+            cut(census, asked.cuts, task, CUT_TASKS)
             return
         for _ in take(census, asked.tasks or SEARCHED):
             census.write()
