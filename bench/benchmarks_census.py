@@ -316,8 +316,9 @@ def compare(census: Census, name: str) -> None:
     file = FILES / "benchmarks_compared.json"
     told = json.loads(file.read_text()) if file.is_file() else {}
     meter = census.meter(name)
-    held = held_out(census.model, meter.task.size)
-    pool = [example for example in range(meter.task.size) if example not in held]
+    size = meter.task.size
+    held = held_out(census.model, size)
+    pool = [each for each in designs.draw_examples(size, size, seed=0) if each not in held]
     nothing = column_mask(census.heads, [])
     with progress(quiet=False) as watched:
         rows = meter.under(nothing, pool, watched, f"{name}, intact")
