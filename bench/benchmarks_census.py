@@ -17,8 +17,8 @@ RUN is the folder of `caploc locate --goal set` on one of the tasks. Its heads, 
 scan, css's by the stored masks (of the smaller model), and random ones are knocked out on examples
 that it has not seen and on other tasks, where nobody searched; outcomes are written to
 bench/census/benchmarks_cuts.json. --compare gives each published method as many rows on HumanEval,
-and scores its first heads on the examples that RUN has not seen; outcomes are written to
-bench/census/benchmarks_compared.json.
+and scores its first heads on the examples that RUN has not seen, each method and seed once;
+outcomes are written to bench/census/benchmarks_compared.json.
 """
 
 import argparse
@@ -126,9 +126,9 @@ CUT_TASKS = ("humaneval-chat", "mbpp-chat", "words/antonym", "words/capital")
 # as `caploc locate` scans; on how many right examples.
 COMPARED = {
     "css": ("tests", 15),
-    "csb": ("tests", 15),
     "one-shot": ("likelihood", 4),
     "greedy": ("likelihood", 1),
+    "csb": ("tests", 15),
 }
 SEEDS = 3
 
@@ -329,6 +329,8 @@ def compare(census: Census, name: str) -> None:
         told["intact"] = {"outcomes": [int(row.outcome) for row in kept]}
         for seed in range(SEEDS):
             for method, (probe, count) in COMPARED.items():
+                if f"{method} {seed}" in told:
+                    continue
                 examples = [right[at] for at in designs.draw_examples(len(right), count, seed=seed)]
                 settings = Settings(seed=seed, masks=MASKS, rate=RATE, top=TOP)
                 problem = Problem(census.heads, examples, settings, probe=probe)
