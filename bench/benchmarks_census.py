@@ -3,7 +3,7 @@
     python bench/benchmarks_census.py DATA --intact      scores of the intact model, asked two ways
     python bench/benchmarks_census.py DATA               the census: days of one CPU core
     python bench/benchmarks_census.py DATA --cuts RUN    what the first heads take together
-    python bench/benchmarks_census.py DATA --compare     what each method's first heads take
+    python bench/benchmarks_census.py DATA --compare     what the published methods' heads take
     python bench/benchmarks_census.py DATA --summary     what the stored rows say so far
 
 DATA is a folder with the rows of HumanEval, MBPP, GSM8K, ARC and MMLU as files named such as
@@ -13,12 +13,13 @@ same command goes on where it was stopped. All heads are asked on few examples b
 on more. After every step all rows are written to bench/census/benchmarks-TASK.parquet, and scores
 of the intact model to bench/census/benchmarks.json.
 
-RUN is the folder of `caploc locate --goal set` on one of the tasks. Its heads, the first of its
-scan, css's by the stored masks (of the smaller model), and random ones are knocked out on examples
-that it has not seen and on other tasks, where nobody searched; outcomes are written to
-bench/census/benchmarks_cuts.json. --compare gives each published method as many rows on HumanEval,
-and scores its first heads on the examples that RUN has not seen, each method and seed once;
-outcomes are written to bench/census/benchmarks_compared.json.
+RUN is the folder of `caploc locate qwen2.5-coder-0.5b --goal set` on one of the tasks. Its heads,
+the first of its scan, css's by the stored masks, and random ones are knocked out on other tasks,
+where nobody searched; outcomes are written to bench/census/benchmarks_cuts.json.
+
+--compare gives each published method some 1,500 rows of HumanEval and scores its first heads on
+the examples that `caploc locate` holds out. A method and seed is asked once; outcomes are written
+to bench/census/benchmarks_compared.json.
 """
 
 import argparse
@@ -121,7 +122,7 @@ WRITTEN, CHOSEN = 60, 200  # examples of an intact score: of written answers, of
 SEARCHED = ("humaneval-chat", "mbpp-chat", "gsm8k")
 TOP, RANDOM = 5, 3  # heads of a cut; random sets of any layers, and of its own layers
 CUT_ON = range(100, 180)  # examples asked under cuts; the census takes the first ones
-CUT_TASKS = ("humaneval-chat", "mbpp-chat", "words/antonym", "words/capital")
+CUT_TASKS = ("words/antonym", "words/capital", "mbpp-chat", "humaneval-chat")
 # Methods at some 1,500 rows each: by tests, or by the likelihood of the model's own right answer,
 # as `caploc locate` scans; on how many right examples.
 COMPARED = {
@@ -131,6 +132,7 @@ COMPARED = {
     "csb": ("tests", 15),
 }
 SEEDS = 3
+HELD_OUT = slice(109, 136)  # of HumanEval's 164 in the order of seed 0
 
 
 class Census:
@@ -245,27 +247,15 @@ def take(census: Census, names: Sequence[str]) -> Iterator[None]:
                     yield
 
 
-def held_out(model: str, size: int) -> list[int]:
-    """List the examples of the searched task that the run of `--cuts` has not seen."""
-    if model == MODEL:  # it had the whole file, and held these out
-        return designs.draw_examples(size, size, seed=0)[109:136]
-    return [*range(2, size, 3)]  # the run of the larger model was given a file without them
-
-
-def css_heads(task: str, grid: Heads) -> list[int]:
-    """The first columns of css for a task, from the census."""
+def named_heads(run: Path, task: str, grid: Heads) -> dict[str, list[int]]:
+    """The columns that each method names for a task, from what is stored."""
+    result = json.loads((run / "result.json").read_text())
+    lost = {row["head"]: row["lost"] for row in result["heads"] if row.get("lost") is not None}
     rows = read(task).query("part == 'css'")
     masks, mask = np.unique(
         [column_mask(grid.size, cut) for cut in rows["knocked_out"]], axis=0, return_inverse=True
     )
     seen = Measurements(masks, mask, rows["example"].to_numpy(), rows["outcome"].to_numpy())
-    return fit_paper_lasso(seen, {}).order()[:TOP]
-
-
-def named_heads(run: Path, grid: Heads) -> dict[str, list[int]]:
-    """The columns that a run names, and as many others to compare with."""
-    result = json.loads((run / "result.json").read_text())
-    lost = {row["head"]: row["lost"] for row in result["heads"] if row.get("lost") is not None}
     rng = np.random.default_rng(0)
     found = grid.columns([*result["top"], *result["validation"]["unconfirmed"]])
     matched = designs.layer_matched_masks(
@@ -277,6 +267,7 @@ def named_heads(run: Path, grid: Heads) -> dict[str, list[int]]:
             "set": found,
             "named": grid.columns(result["top"]),
             "one-shot": grid.columns(sorted(lost, key=lambda head: -lost[head])[:TOP]),
+            "css": fit_paper_lasso(seen, {}).order()[:TOP],
         }
         | {f"random {n}": rng.choice(grid.size, TOP, replace=False).tolist() for n in range(RANDOM)}
         | {f"same layers {n}": np.flatnonzero(mask).tolist() for n, mask in enumerate(matched)}
@@ -288,18 +279,14 @@ def cut(census: Census, run: Path, task: str, names: Sequence[str]) -> None:
     file = FILES / "benchmarks_cuts.json"
     told = json.loads(file.read_text()) if file.is_file() else {}
     grid = census.loaded.grid
-    named = named_heads(run, grid)
-    if census.model == MODEL:
-        named["css"] = css_heads(task, grid)
+    named = named_heads(run, task, grid)
     for name in names:
-        meter, size = census.meter(name), census.meter(name).task.size
-        within = [example for example in CUT_ON if example < size]
-        examples = held_out(census.model, size) if name == task else within
+        meter = census.meter(name)
+        examples = [example for example in CUT_ON if example < meter.task.size]
         masks = np.array([column_mask(grid.size, columns) for columns in named.values()])
         plan = Plan.crossed(name, masks, examples, f"cuts of {task}")
         outcomes = census.ask(name, meter, plan).outcome.reshape(len(named), len(examples))
-        searched = task if census.model == MODEL else f"{census.model} {task}"
-        told.setdefault(searched, {})[name] = {
+        told.setdefault(task, {})[name] = {
             method: {
                 "heads": [str(grid.component(column)) for column in columns],
                 "outcomes": values.astype(int).tolist(),
@@ -316,9 +303,8 @@ def compare(census: Census, name: str) -> None:
     file = FILES / "benchmarks_compared.json"
     told = json.loads(file.read_text()) if file.is_file() else {}
     meter = census.meter(name)
-    size = meter.task.size
-    held = held_out(census.model, size)
-    pool = [each for each in designs.draw_examples(size, size, seed=0) if each not in held]
+    order = designs.draw_examples(meter.task.size, meter.task.size, seed=0)
+    held, pool = order[HELD_OUT], order[: HELD_OUT.start] + order[HELD_OUT.stop :]
     nothing = column_mask(census.heads, [])
     with progress(quiet=False) as watched:
         rows = meter.under(nothing, pool, watched, f"{name}, intact")
@@ -368,8 +354,8 @@ def main() -> None:
     parser.add_argument("data", type=Path, help="folder of the benchmarks' rows")
     parser.add_argument("--intact", action="store_true", help="the intact model alone")
     parser.add_argument("--cuts", type=Path, help="folder of a run of one of --tasks")
-    parser.add_argument("--compare", action="store_true", help="methods at equal rows")
-    parser.add_argument("--model", default=MODEL, help="default %(default)s")
+    parser.add_argument("--compare", action="store_true", help="published methods, HumanEval")
+    parser.add_argument("--model", default=MODEL, help="of --intact (default %(default)s)")
     parser.add_argument("--summary", action="store_true", help="measure nothing")
     parser.add_argument("--tasks", type=lambda text: text.split(","), help=", ".join(TASKS))
     asked = parser.parse_args()
@@ -390,7 +376,7 @@ def main() -> None:
             if not asked.tasks or len(asked.tasks) > 1:
                 parser.error("--cuts RUN needs --tasks NAME, the task on which the run searched")
             (task,) = asked.tasks
-            cut(census, asked.cuts, task, CUT_TASKS)
+            cut(census, asked.cuts, task, [name for name in CUT_TASKS if name != task])
             return
         for _ in take(census, asked.tasks or SEARCHED):
             census.write()
