@@ -123,14 +123,16 @@ SEARCHED = ("humaneval-chat", "mbpp-chat", "gsm8k")
 TOP, RANDOM = 5, 3  # heads of a cut; random sets of any layers, and of its own layers
 CUT_ON = range(100, 180)  # examples asked under cuts; the census takes the first ones
 CUT_TASKS = ("words/antonym", "words/capital", "mbpp-chat", "humaneval-chat")
-# Methods at some 1,500 rows each: by tests, or by the likelihood of the model's own right answer,
-# as `caploc locate` scans; on how many right examples.
-COMPARED = {
+# Methods at some 1,500 rows each: by tests, or by the likelihood of the model's own right answer;
+# on how many right examples. The scan divides them itself and tries by tests.
+COMPARED: dict[str, tuple[str, int | None]] = {
     "css": ("tests", 15),
+    "csb": ("tests", 15),
     "one-shot": ("likelihood", 4),
     "greedy": ("likelihood", 1),
-    "csb": ("tests", 15),
+    "scan": ("tests", None),
 }
+BUDGET = 1_500
 SEEDS = 3
 HELD_OUT = slice(109, 136)  # of HumanEval's 164 in the order of seed 0
 
@@ -299,38 +301,51 @@ def cut(census: Census, run: Path, task: str, names: Sequence[str]) -> None:
 
 
 def compare(census: Census, name: str) -> None:
-    """Score the first heads of each method and seed on examples held out; written after each."""
+    """Score the first heads of each method and seed on examples held out; written after each.
+
+    Heads found before are scored again: answers hang on the machine's rounding.
+    """
     file = FILES / "benchmarks_compared.json"
     told = json.loads(file.read_text()) if file.is_file() else {}
-    meter = census.meter(name)
+    told["intact"] = {"heads": [], "rows": 0}
+    meter, grid = census.meter(name), census.loaded.grid
     order = designs.draw_examples(meter.task.size, meter.task.size, seed=0)
     held, pool = order[HELD_OUT], order[: HELD_OUT.start] + order[HELD_OUT.stop :]
-    nothing = column_mask(census.heads, [])
     with progress(quiet=False) as watched:
-        rows = meter.under(nothing, pool, watched, f"{name}, intact")
+        rows = meter.under(column_mask(grid.size, []), pool, watched, f"{name}, intact")
         probes = {"tests": meter}
         probes["likelihood"] = probes[add_signal(census.bench, probes, "tests", rows)]
         right = [row.number for row in rows if row.outcome]
-        kept = meter.under(nothing, held, watched, f"{name}, intact")
-        told["intact"] = {"outcomes": [int(row.outcome) for row in kept]}
+
+        def score(key: str) -> None:
+            mask = column_mask(grid.size, grid.columns(told[key]["heads"]))
+            left = meter.under(mask, held, watched, f"{name}, {key}")
+            told[key]["outcomes"] = [int(row.outcome) for row in left]
+            file.write_text(json.dumps(told) + "\n")
+            print(key, told[key], sum(told[key]["outcomes"]), flush=True)
+
+        for key in list(told):
+            score(key)
         for seed in range(SEEDS):
             for method, (probe, count) in COMPARED.items():
-                if f"{method} {seed}" in told:
+                key = f"{method} {seed}"
+                if key in told:
                     continue
-                examples = [right[at] for at in designs.draw_examples(len(right), count, seed=seed)]
-                settings = Settings(seed=seed, masks=MASKS, rate=RATE, top=TOP)
-                problem = Problem(census.heads, examples, settings, probe=probe)
+                drawn = designs.draw_examples(len(right), count or len(right), seed=seed)
+                settings = Settings(seed=seed, masks=MASKS, rate=RATE, top=TOP, budget=BUDGET)
+                problem = Problem(
+                    grid.size,
+                    [right[at] for at in drawn],
+                    settings,
+                    probe=probe,
+                    signal="likelihood",
+                )
                 found = search(probes, METHODS[method].search(problem), watched)
-                first = found.ranking[:TOP]
-                mask = column_mask(census.heads, first)
-                lost = meter.under(mask, held, watched, f"{name}, {method} {seed}")
-                told[f"{method} {seed}"] = {
-                    "heads": [str(census.loaded.grid.component(column)) for column in first],
-                    "rows": len(found.seen.outcome),
-                    "outcomes": [int(row.outcome) for row in lost],
+                told[key] = {
+                    "heads": [str(grid.component(column)) for column in found.ranking[:TOP]],
+                    "rows": found.stages.rows if found.stages else len(found.seen.outcome),
                 }
-                file.write_text(json.dumps(told) + "\n")
-                print(method, seed, told[f"{method} {seed}"], flush=True)
+                score(key)
 
 
 def summary() -> Iterator[str]:

@@ -80,19 +80,6 @@ def test_the_named_head_is_what_is_exported(confirmed):
     assert [str(each) for each in found.heads] == [head]
 
 
-def test_a_run_repeated_measures_nothing_and_finds_the_same(planted, confirmed):
-    findings, *_ = confirmed
-    before = findings.result.cost.rows
-    truth, folder = planted
-    with pytest.MonkeyPatch.context() as patch:
-        ((rescuer, head),) = truth.rescuers.items()
-        search = partial(given, columns([rescuer, head]))
-        patch.setitem(METHODS, "one-shot", Method(search, lambda problem: 1))
-        again = run_study(study_of(folder, "one-shot", top=2), findings.folder)
-    assert again.result.cost.rows == before
-    assert again.result.validation == findings.result.validation
-
-
 SEARCHES = [
     ("css", {"masks": 12, "rate": 0.25}),
     ("csb", {"masks": 12, "rate": 0.25}),

@@ -1,13 +1,11 @@
 """The default method end to end, on transformers whose weights say which heads are needed."""
 
-import shutil
 from dataclasses import replace
 
 import pytest
 
 from caploc.contents import Curve, read_file
 from caploc.declaration import CURVED
-from caploc.evaluation import curve
 from caploc.options import Settings
 from caploc.study import run_study
 from doubles import METRIC, WRITTEN, Watcher, count_rows, planted_study, steady, write_task_file
@@ -114,20 +112,6 @@ def test_a_run_that_was_stopped_ends_like_one_that_was_not(written, done, tmp_pa
     assert steady(stopped) == steady(done.result)
     # none was asked or counted twice
     assert count_rows(tmp_path) == stopped.cost.rows > counter.measured
-
-
-def test_the_curve_over_the_named_heads_is_what_the_command_makes(done, tmp_path):
-    folder = shutil.copytree(done.folder, tmp_path / "run")
-    written = (folder / "curve.json").read_text()
-    drawn = curve(folder, most=len(done.result.top))
-    assert (folder / "curve.json").read_text() == written
-    scores = [[point.score for point in points] for points in drawn.curves.values()]
-    assert scores[0] == sorted(scores[0], reverse=True) and scores[0][0] > scores[0][-1] + 0.3
-    assert {point.examples for points in drawn.curves.values() for point in points} == {CURVED}
-    held_out = done.result.validation.held_out
-    assert (scores[0][0], scores[0][-1]) == (held_out.intact, held_out.knocked_out)
-    assert "How many heads it takes" in done.report.read_text()
-    assert "were not measured" not in done.report.read_text()
 
 
 def test_a_quick_run_draws_no_curve_and_asks_only_what_it_did_before(written, done, tmp_path):

@@ -24,13 +24,11 @@ class Careless(conformance.Caploc):
         return super().ask(requests, np.zeros_like(masks))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", conformance.CASES)
 def test_every_case_holds(case):
     assert conformance.tried(conformance.CASES[case][1], conformance.Caploc) == "holds"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", CUT)
 def test_a_tool_that_forgets_masks_is_found_out(case):
     said = conformance.tried(conformance.CASES[case][1], Careless)

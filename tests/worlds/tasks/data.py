@@ -1,8 +1,8 @@
 """The demo model's world: eleven kinds of text, made from a seed, split into train and test.
 
-Training (`tests/worlds/train.py`) and evaluation (the YAML tasks in this folder) read the same
-generators. What an example asks for is its `key`; a hash of the key alone decides on which side of
-the split it falls, so no key of a test example is ever trained on.
+Training and evaluation (the YAML tasks in this folder) read the same generators. What an example
+asks for is its `key`; a hash of the key alone decides on which side of the split it falls, so no
+key of a test example is ever trained on.
 """
 
 import random

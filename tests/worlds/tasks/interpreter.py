@@ -6,13 +6,10 @@ node by node on integers. Nothing else is reachable: no names but `x`, no calls,
 
 import ast
 import operator
-import warnings
 from collections.abc import Callable
 from typing import Any
 
-LARGEST = 10**200  # five squarings fit; a program that squares for ever stops here
 INPUTS = (-3, -1, 0, 1, 2, 5)
-LONGEST = 2000  # characters; a demo program has 200
 OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -21,36 +18,27 @@ OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
 
 
 class BadProgram(Exception):
-    """The text is not a demo program, or its numbers run away."""
+    """The text is not a demo program."""
 
 
 def interpret(program: str, x: int) -> int:
     """Return `f(x)` of a program of the form `def f(x): ... return ...`; raises BadProgram."""
-    try:
-        for statement in body(program):
-            match statement:
-                case ast.Assign(targets=[ast.Name(id="x")], value=value):
-                    x = compute(value, x)
-                case ast.Return(value=ast.expr() as value):
-                    return compute(value, x)
-                case _:
-                    raise BadProgram(f"{type(statement).__name__} is not allowed")
-    except RecursionError as error:
-        raise BadProgram("nested too deeply") from error
+    for statement in body(program):
+        match statement:
+            case ast.Assign(targets=[ast.Name(id="x")], value=value):
+                x = compute(value, x)
+            case ast.Return(value=ast.expr() as value):
+                return compute(value, x)
+            case _:
+                raise BadProgram(f"{type(statement).__name__} is not allowed")
     raise BadProgram("nothing is returned")
 
 
 def body(program: str) -> list[ast.stmt]:
     """The statements of the one function in `program`."""
-    if len(program) > LONGEST:
-        raise BadProgram("too long")
     try:
-        with warnings.catch_warnings():
-            # an odd escape is one or the other, by the version of Python
-            warnings.simplefilter("ignore", SyntaxWarning)
-            warnings.simplefilter("ignore", DeprecationWarning)
-            statements = ast.parse(program).body
-    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+        statements = ast.parse(program).body
+    except (SyntaxError, ValueError) as error:
         raise BadProgram(f"not Python: {error}") from error
     match statements:
         case [ast.FunctionDef(name="f", args=ast.arguments(args=[ast.arg(arg="x")])) as function]:
@@ -64,19 +52,12 @@ def compute(expression: ast.expr, x: int) -> int:
         case ast.Name(id="x"):
             return x
         case ast.Constant(value=int() as value) if not isinstance(value, bool):
-            return check_size(value)
+            return value
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return -compute(operand, x)
         case ast.BinOp(left=left, op=operation, right=right) if type(operation) in OPERATIONS:
-            return check_size(OPERATIONS[type(operation)](compute(left, x), compute(right, x)))
+            return OPERATIONS[type(operation)](compute(left, x), compute(right, x))
     raise BadProgram(f"{type(expression).__name__} is not allowed")
-
-
-def check_size(value: int) -> int:
-    """The value, if it is of a sane size."""
-    if abs(value) > LARGEST:
-        raise BadProgram("a number is too large")
-    return value
 
 
 def runs_right(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
