@@ -5,10 +5,9 @@ import torch
 
 from caploc.components import Head, Layer
 from caploc.declaration import ModelOptions
-from caploc.models.attention import LONGEST, pattern, promoted_words
 from caploc.tasks.catalog import load_task
 from caploc.tasks.task import Generate, options_json
-from caploc.validation.action import describe_action
+from caploc.validation.action import LONGEST, describe_action, promote_words, read_attention
 from worlds import DEMO
 
 HEAD = Head(3, 12)
@@ -25,7 +24,7 @@ def test_it_is_what_the_model_does_at_the_end_of_the_prompt(engine):
     prompt = task.requests(2)[0].prompt
     tokens = loaded.tokenizer(prompt)["input_ids"]
     assert found.prompt == prompt and found.head == "L3H12" and found.of == 258
-    row = pattern(loaded, tokens, HEAD)[-1]
+    row = read_attention(loaded, tokens, HEAD)
     assert [(one.place, one.share) for one in found.attends] == [
         (place, pytest.approx(float(row[place])))
         for place in row.argsort(descending=True).tolist()[:5]
@@ -35,7 +34,7 @@ def test_it_is_what_the_model_does_at_the_end_of_the_prompt(engine):
     ]
     with torch.inference_mode():
         following = int(loaded.model(torch.tensor([tokens])).logits[0, -1].argmax())
-    promoted = promoted_words(loaded, tokens, HEAD)[0].argsort(descending=True).tolist()
+    promoted = promote_words(loaded, tokens, HEAD)[0].argsort(descending=True).tolist()
     assert found.following == loaded.tokenizer.decode([following])
     assert promoted[found.rank - 1] == following
     assert found.promotes == [loaded.tokenizer.decode([token]) for token in promoted[:5]]

@@ -2,7 +2,7 @@
 
 Two kinds of chance: as many parts, drawn from the whole grid; and, stricter, as many in each layer,
 since the parts of different tasks often lie in the same layers. The one number that any locator can
-be compared by, whatever its sets are made of, is for each item
+be compared by, whatever its sets are made of, is
 
     gain = (effect(located) - mean over draws effect(random)) / sd over draws effect(random)
 
@@ -25,7 +25,7 @@ from scipy import stats
 
 from caploc.components import Grid
 from caploc.errors import BadOption
-from caploc.neurons.stats import Interval, JsonRecord, mean_interval, paired_interval
+from caploc.neurons.stats import Interval, JsonRecord, paired_interval
 from caploc.neurons.threshold import Chosen, Sets, blocks
 
 SMALLEST = np.finfo(float).tiny  # chances below it are dropped: no sum of them shows
@@ -141,56 +141,30 @@ def pool(located: Chosen, excluding: bool) -> tuple[np.ndarray, np.ndarray, int]
 
 
 @dataclass(frozen=True)
-class Specificity(JsonRecord):
-    """How much more the located neurons do than random ones.
+class Excess(JsonRecord):
+    """How much more the located neurons do than random ones on the same items.
 
-    `gain` is the mean over items of each item's gain, in standard deviations, `items_undefined`
-    the number of items left out because all draws did the same (or an effect is missing).
     `excess` is the mean over items of `effect(located) - mean effect(random)`, in the effect's own
-    units. `pooled_gain` is the gain of the mean effects over items, which draws with equal effects
-    on single items do not disturb; `p` the share of mean effects, the located one included, that
-    reach it: `(1 + #(random >= located)) / (1 + draws)`. None where undefined.
+    units. `pooled_gain` is the gain of the mean effects over items; `p` the share of mean effects,
+    the located one included, that reach it: `(1 + #(random >= located)) / (1 + draws)`. None where
+    undefined. An item without an effect is in no mean.
     """
 
-    gain: Interval
-    items_undefined: int
     excess: Interval
-    located: float | None
-    random: float | None
     pooled_gain: float | None
     p: float | None
-    draws: int
-    per_item: Effects
 
-
-def specificity(located: Effects, random: DrawnEffects, *, seed: int = 0) -> Specificity:
-    """Hold the effects of located neurons against those of random draws on the same items.
-
-    Raises BadOption if there are fewer than 5 draws; BadData if an effect is infinite.
-    """
-    if len(random) < FEWEST:
-        raise BadOption(
-            f"A specificity gain needs at least {FEWEST} random draws; got {len(random)}."
-        )
-    each = gains(located, random)
-    known = ~np.isnan(located) & ~np.isnan(random).any(axis=0)
-    pooled = located[known].mean(keepdims=True) if known.any() else np.full(1, np.nan)
-    drawn = random[:, known].mean(axis=1) if known.any() else np.full(len(random), np.nan)
-    return Specificity(
-        gain=mean_interval(each, seed=seed),
-        items_undefined=int(np.isnan(each).sum()),
-        excess=paired_interval(located, random.mean(axis=0), seed=seed),
-        located=float(pooled[0]),
-        random=float(drawn.mean()),
-        pooled_gain=float(gains(pooled, drawn[:, None])[0]),
-        p=permutation_p(float(pooled[0]), drawn) if known.any() else None,
-        draws=len(random),
-        per_item=each,
-    )
-
-
-def gains(located: Effects, random: DrawnEffects) -> Effects:
-    """Compute the gain of each item; NaN where draws do not differ or an effect is missing."""
-    spread = np.where(np.ptp(random, axis=0) > 0, random.std(axis=0, ddof=1), np.nan)
-    each: np.ndarray = (located - random.mean(axis=0)) / spread
-    return each
+    @classmethod
+    def of(cls, located: Effects, random: DrawnEffects, *, seed: int = 0) -> "Excess":
+        """Raises BadOption if there are fewer than 5 draws; BadData if an effect is infinite."""
+        if len(random) < FEWEST:
+            raise BadOption(
+                f"A specificity gain needs at least {FEWEST} random draws; got {len(random)}."
+            )
+        excess = paired_interval(located, random.mean(axis=0), seed=seed)
+        known = ~np.isnan(located) & ~np.isnan(random).any(axis=0)
+        if not known.any():
+            return cls(excess, None, None)
+        own, drawn = float(located[known].mean()), random[:, known].mean(axis=1)
+        gain = (own - drawn.mean()) / drawn.std(ddof=1) if np.ptp(drawn) > 0 else None
+        return cls(excess, gain, permutation_p(own, drawn))

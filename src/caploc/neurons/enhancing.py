@@ -25,7 +25,7 @@ from caploc.files import digest, whole_folder
 from caploc.folder import ENHANCEMENT, LEDGER, ROWS, package_versions
 from caploc.measurement import Meters
 from caploc.models.loading import CutModel
-from caploc.neurons.chance import specificity
+from caploc.neurons.chance import Excess
 from caploc.neurons.engine import gold_means
 from caploc.neurons.erasure import Effects
 from caploc.neurons.ledger import Cache
@@ -147,7 +147,7 @@ def _controls(
         drawn = np.stack([measured[key] - old for measured in after[RANDOM]])
         known = ~np.isnan(own) & ~np.isnan(drawn).any(axis=0)
         own, drawn = own[known], drawn[:, known]
-        held = specificity(own, drawn, seed=seed)
+        held = Excess.of(own, drawn, seed=seed)
         each = drawn.mean(axis=1) if drawn.size else np.full(len(drawn), np.nan)
         yield TuningControl(
             task=key[0],

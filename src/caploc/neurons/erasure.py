@@ -15,7 +15,7 @@ from jaxtyping import Float64
 from caploc.declaration import Allowed
 from caploc.folder import ERASURE, package_versions
 from caploc.measurement import Meter, Meters
-from caploc.neurons.chance import random_sets, specificity
+from caploc.neurons.chance import Excess, random_sets
 from caploc.neurons.finding import TaskNeurons
 from caploc.neurons.model import Chosen, NeuronModel
 from caploc.neurons.options import ARMS, LAYERS, LOCATED, RANDOM, Erasing
@@ -31,7 +31,7 @@ from caploc.neurons.report import (
     write_interval,
     write_number,
 )
-from caploc.neurons.result import ArmLoss, Erased, ErasedTask, ErasureFile, ExcessLoss
+from caploc.neurons.result import ArmLoss, Erased, ErasedTask, ErasureFile
 from caploc.neurons.stats import mean_interval
 from caploc.neurons.study import (
     NeuronSession,
@@ -87,11 +87,10 @@ class Eraser:
             told.append(ArmLoss(arm, draw, left, *map(mean_interval, lost.values())))
         (located,), drawn = effects[LOCATED], effects[LAYERS]
 
-        def excess(measure: str) -> ExcessLoss | None:
+        def excess(measure: str) -> Excess | None:
             if not drawn:
                 return None
-            held = specificity(located[measure], np.stack([each[measure] for each in drawn]))
-            return ExcessLoss(held.excess, held.pooled_gain, held.p)
+            return Excess.of(located[measure], np.stack([each[measure] for each in drawn]))
 
         score, held = self.score(meters, nothing, examples), (excess("metric"), excess("logprob"))
         return Erased.of(source.name, len(examples), score, told, held)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from pydantic import ConfigDict, Field
 
-from caploc.neurons.chance import Chance
+from caploc.neurons.chance import Chance, Excess
 from caploc.neurons.model import Chosen, NeuronGrid
 from caploc.neurons.options import LAYERS, LOCATED, RANDOM, Enhancing
 from caploc.neurons.sets import Cohesion, Overlaps, Within
@@ -50,15 +50,6 @@ class ArmLoss:
 
 
 @dataclass(frozen=True)
-class ExcessLoss:
-    """What located neurons cost beyond random ones as many in every layer: see `specificity`."""
-
-    excess: Interval
-    pooled_gain: float | None
-    p: float | None
-
-
-@dataclass(frozen=True)
 class Erased:
     """One task's located neurons erased, and what one judging task loses.
 
@@ -70,8 +61,8 @@ class Erased:
     examples: int
     intact: Score
     arms: list[ArmLoss]
-    metric_specificity: ExcessLoss | None
-    logprob_specificity: ExcessLoss | None
+    metric_specificity: Excess | None
+    logprob_specificity: Excess | None
     beats_every_layer_matched_draw: bool | None
     beats_every_uniform_draw: bool | None
 
@@ -82,7 +73,7 @@ class Erased:
         examples: int,
         intact: Score,
         arms: list[ArmLoss],
-        excess: tuple[ExcessLoss | None, ExcessLoss | None],
+        excess: tuple[Excess | None, Excess | None],
     ) -> "Erased":
         """Hold the located neurons against every draw; `excess` is by metric and logprob."""
         own = next(lost.logprob.mean for lost in arms if lost.arm == LOCATED)
