@@ -29,6 +29,16 @@ WRONG = [
     ("a.csv", 'prompt,answer\n"a,b\n', "a.csv, line 2 is no CSV"),
     ("a.jsonl", '{"prompt": "a", "answer": ""}\n', "line 1: its answer is '', and must be a text"),
     ("a.jsonl", '{"prompt": "a", "answer": 3}\n', "line 1: its answer is 3, and must be a text"),
+    (
+        "a.jsonl",
+        '{"prompt": " ", "answer": "b"}\n',
+        "line 1: its prompt is ' ', and must be a text",
+    ),
+    (
+        "a.csv",
+        "prompt,answer\nIn France, it is, b\n",
+        "line 2 has more fields than the header: ' b'",
+    ),
 ]
 
 
@@ -48,6 +58,11 @@ def test_texts_stay_as_they_are_written(tmp_path):
     assert read_pairs(str(tmp_path / "a.jsonl")) == pairs
     (tmp_path / "a.csv").write_text('answer,more,prompt\n 01,x,"a, b "\né,,"say ""no"""\n')
     assert read_pairs(str(tmp_path / "a.csv")) == [pairs[0], ('say "no"', "é")]
+    lines = '{"prompt": "a\u2028\x85b", "answer": "c"}\r\n'
+    (tmp_path / "a.jsonl").write_text(lines, encoding="utf-8", newline="")
+    assert read_pairs(str(tmp_path / "a.jsonl")) == [("a\u2028\x85b", "c")]
+    (tmp_path / "a.csv").write_text('prompt,answer\r\n"a\u2028\fb\nc",d\r\n', newline="")
+    assert read_pairs(str(tmp_path / "a.csv")) == [("a\u2028\fb\nc", "d")]
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "csv"])

@@ -202,7 +202,7 @@ SPECIFIC = {"method": "scan", "settings": Settings(goal="specific")}
         ({"other_tasks": ("demo/sentence",)}, UnknownName, "demo/sentences"),
         ({"method": "css", "settings": Settings(rate=0.005)}, BadOption, "less than one head"),
         ({"settings": Settings(budget=10)}, BadOption, "one-shot needs 96 rows or more"),
-        ({"method": "scan", "settings": Settings(budget=100)}, BadOption, "252 rows or more"),
+        ({"method": "scan", "settings": Settings(budget=100)}, BadOption, "492 rows or more"),
         ({"method": "css", "settings": Settings(budget=5, rate=0.1)}, BadOption, "css needs 6"),
         (SPECIFIC | {"spare": ("demo/sentence",)}, UnknownName, "demo/sentences"),
         ({"spare": ("demo/sentences",)}, BadOption, "--spare is for --goal specific; got"),

@@ -254,7 +254,9 @@ class Heads(GridOfHeads[Head]):
         knocked_out = np.zeros(self.size, dtype=bool)
         for each in components:
             found = parse_component(each) if isinstance(each, str) else each
-            kind = next(kind for kind in KINDS.values() if isinstance(found, kind.COMPONENT))
+            kind = next((k for k in KINDS.values() if isinstance(found, k.COMPONENT)), None)
+            if kind is None:
+                raise BadOption(f"{found!r} names no head; write it as a text, such as 'L16H21'.")
             grid = kind.of(self)
             knocked_out |= grid.owners == grid.column(found)
         return knocked_out

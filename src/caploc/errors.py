@@ -141,5 +141,9 @@ def describe_fault(fault: "ErrorDetails") -> str:
 def describe_faults(error: "ValidationError") -> str:
     """Say where and what is wrong with what a file holds, all of it."""
     found = error.errors(include_url=False)
-    said = (f"{'.'.join(map(str, one['loc'])) or 'it'} {describe_fault(one)}" for one in found)
+    said = (
+        f"{'.'.join(map(str, one['loc'])) or 'it'}{':' if 'error' in one.get('ctx', {}) else ''} "
+        f"{describe_fault(one)}"
+        for one in found
+    )
     return "; ".join(dict.fromkeys(said))

@@ -111,13 +111,14 @@ def write_task(pairs: Pairs, folder: Path, name: str = EXAMPLES) -> Path:
     the model would say after the prompt, token by token.
 
     Raises:
-        BadData: if there are too few examples to name a head, or one is no pair of texts.
+        BadData: if there are too few different prompts to name a head, or one is no pair of texts.
     """
     examples = [example_of(number, pair) for number, pair in enumerate(pairs)]
     if not examples:
         raise BadData("There are no examples; give a list of (prompt, answer).")
-    if len(examples) < FEWEST_RIGHT:  # a search looks for nothing unless as many are right
-        count = f"{len(examples)} {'example is' if len(examples) == 1 else 'examples are'}"
+    different = len({example["prompt"] for example in examples})
+    if different < FEWEST_RIGHT:  # a search looks for nothing unless as many are right
+        count = f"{different} different {'prompt is' if different == 1 else 'prompts are'}"
         raise BadData(
             f"{count} too few to tell a needed head from chance; give {FEWEST_RIGHT} or more that "
             "the model gets right."

@@ -192,6 +192,8 @@ def check_model_name(name: str) -> str:
     path = at_home(name)
     if not (known or is_folder(path) or is_file(path)) and (near := hint(name)):
         raise UnknownName(f"There is no model {name!r}.{near} `caploc models` lists those by name.")
+    if name.endswith(".gguf") and not is_file(path):
+        raise UnknownName(f"There is no file {name!r}.")
     return name
 
 

@@ -3,11 +3,13 @@
 import csv
 import json
 from collections.abc import Iterator
+from io import StringIO
 
 from caploc.errors import BadData
 from caploc.naming import PAIRS, at_home, is_file
 
 COLUMNS = ("prompt", "answer")
+BEYOND = "\0"  # no column's name: fields of a row that the header has no name for
 FORM = '{"prompt": "The capital of France is", "answer": " Paris"}'
 
 
@@ -23,19 +25,20 @@ def read_pairs(name: str) -> list[tuple[str, str]]:
     """
     path = at_home(name)
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            text = file.read()
     except (OSError, UnicodeDecodeError) as error:
         raise BadData(f"{name} cannot be read ({error}); write it in UTF-8.") from None
-    rows = read_csv(name, lines) if path.suffix == ".csv" else read_json_lines(name, lines)
+    rows = read_csv(name, text) if path.suffix == ".csv" else read_json_lines(name, text)
     pairs = [pair_of(name, number, row) for number, row in rows]
     if not pairs:
         raise BadData(f"{name} is empty; give a line for each pair, such as {FORM}.")
     return pairs
 
 
-def read_json_lines(name: str, lines: list[str]) -> Iterator[tuple[int, object]]:
+def read_json_lines(name: str, text: str) -> Iterator[tuple[int, object]]:
     """Yield what each line holds, with its number."""
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(text.split("\n"), 1):  # JSON may hold other ends of lines
         if not line.strip():
             continue
         try:
@@ -47,11 +50,16 @@ def read_json_lines(name: str, lines: list[str]) -> Iterator[tuple[int, object]]
             ) from None
 
 
-def read_csv(name: str, lines: list[str]) -> Iterator[tuple[int, object]]:
+def read_csv(name: str, text: str) -> Iterator[tuple[int, object]]:
     """Yield each row by its columns, with the number of its last line."""
     try:
-        reader = csv.DictReader([f"{line}\n" for line in lines], strict=True)
+        reader = csv.DictReader(StringIO(text, newline=""), restkey=BEYOND, strict=True)
         for row in reader:
+            if BEYOND in row:
+                raise BadData(
+                    f"{name}, line {reader.line_num} has more fields than the header: "
+                    f"{', '.join(map(repr, row[BEYOND]))}; quote a text that holds a comma."
+                )
             yield reader.line_num, {key: text for key, text in row.items() if text is not None}
     except csv.Error as error:
         raise BadData(f"{name}, line {reader.line_num + 1} is no CSV ({error}).") from None
@@ -68,9 +76,9 @@ def pair_of(name: str, number: int, row: object) -> tuple[str, str]:
                 f"{name}, line {number} has no {column!r}: its columns are {found}, and a file of "
                 "pairs has prompt and answer."
             )
-        if not isinstance(row[column], str) or not row[column]:
+        if not isinstance(row[column], str) or not row[column].strip():
             raise BadData(
                 f"{name}, line {number}: its {column} is {row[column]!r}, and must be a text that "
-                "is not empty."
+                "is not blank."
             )
     return row["prompt"], row["answer"]

@@ -68,7 +68,7 @@ def evaluation_table(found: TaskScores) -> Table:
         verdict = said.value if said else "–"
         examples = str(row.intact.examples if row.intact else None)
         rows.append([*first, write_change(row.change, unit), verdict, examples])
-    headings = ["task", "intact", "knocked out", CHANGE, "verdict", "examples"]
+    headings = ["task", "intact ± s.e.", "knocked out ± s.e.", CHANGE, "verdict", "examples"]
     heads = ", ".join(found.heads) or "nothing"
     return headings, rows, f"{found.model}, knocked out: {heads}"
 

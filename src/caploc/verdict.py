@@ -6,6 +6,7 @@ from typing import Any
 from caploc.naming import TWIN, ZERO_SHOT
 from caploc.result import (
     READ_OFF,
+    AnswerPair,
     Card,
     CardRow,
     Change,
@@ -329,16 +330,17 @@ def pick_samples(result: Result) -> Iterator[Sample]:
     """Yield the first lost answers."""
     lost = result.validation.task.lost
     for pair in lost.samples[:SAMPLES] if lost and result.top else ():
-        yield Sample(
-            prompt=shorten_prompt(pair.prompt or ""),
-            intact=sample_answer(pair.intact, pair.gold),
-            without=sample_answer(pair.knocked_out, pair.gold),
-        )
+        intact, without = (inline(said)[:PROMPT] for said in both_said(pair))
+        yield Sample(prompt=shorten_prompt(pair.prompt or ""), intact=intact, without=without)
 
 
-def sample_answer(answer: str | None, gold: str | None) -> str:
-    """Return the beginning of an answer, on one line."""
-    return inline(first_said((answer or "").strip(), (gold or "").strip()).strip())[:PROMPT]
+def both_said(pair: AnswerPair) -> tuple[str, str]:
+    """Return what the model said intact and knocked out, quoted if only white space differs."""
+    gold = pair.gold or ""
+    intact, without = (first_said(said or "", gold) for said in (pair.intact, pair.knocked_out))
+    if intact != without and intact.strip() == without.strip():
+        return repr(intact), repr(without)
+    return intact.strip(), without.strip()
 
 
 def first_said(answer: str, gold: str) -> str:

@@ -60,7 +60,9 @@ def test_a_command_on_a_page_has_options_and_tasks_that_exist(page, line, monkey
     monkeypatch.setattr(options, "read_pairs", lambda name: [])
     monkeypatch.setattr(options, "is_pairs", lambda name: name.endswith(".jsonl"))
     there = naming.is_file
-    monkeypatch.setattr(naming, "is_file", lambda path: path.suffix == ".yaml" or there(path))
+    monkeypatch.setattr(
+        naming, "is_file", lambda path: path.suffix in (".yaml", ".gguf") or there(path)
+    )
     words = shlex.split(line, comments=True)
     if words[0] == "--install-completion":
         return

@@ -29,7 +29,7 @@ def test_a_column_mask_cuts_these_heads_and_no_other():
 
 def test_a_budget_that_does_not_pay_for_the_scan_and_a_small_trial_is_refused():
     with pytest.raises(BadOption) as refused:
-        check_budget(Settings(budget=187), 64)
-    assert "187 is too small: 188 rows or more" in str(refused.value)
-    check_budget(Settings(budget=188), 64)
+        check_budget(Settings(budget=427), 64)
+    assert "427 is too small: 428 rows or more" in str(refused.value)
+    check_budget(Settings(budget=428), 64)
     check_budget(Settings(), 64)

@@ -17,6 +17,7 @@ from caploc.search.scan import (
     Trial,
     deal,
     log_odds,
+    nobody,
     scan_then_trial,
     split,
     stability,
@@ -178,6 +179,23 @@ class TestHowSure:
         logprob = np.array([-1e-6, -1e-4, -0.5, -5.0])
         assert np.allclose(np.exp(logprob), expit(log_odds(logprob)))
         assert log_odds(np.zeros(1))[0] == pytest.approx(16.1, abs=0.1)
+
+    @pytest.mark.parametrize(("count", "critical"), [(2, []), (4, []), (20, [0])])
+    def test_a_head_is_critical_only_where_that_is_sure(self, count, critical):
+        change = np.zeros((10, count))
+        change[0] = -1
+        assert self.trial(change).critical() == critical
+
+    def test_a_small_trial_that_names_nobody_asks_for_more_examples(self):
+        few, many = (nobody(self.trial(np.zeros((10, count)))) for count in (19, 20))
+        assert few.endswith(
+            "So few examples show hardly any effect: give more, or a larger --budget."
+        )
+        assert many.endswith("--goal set.")
+
+    def test_of_a_small_budget_heads_that_broke_the_scan_leave_twenty_examples_each(self):
+        _, run = searched(breaking(80, range(60)), budget=480)
+        assert len(run.found.stages.tried) == 16 and run.found.stages.tried_on == 20
 
     def test_naming_nobody_every_time_is_stable(self):
         scan, change = self.scan(np.ones((4, 4)), top=2), np.zeros((4, 60))

@@ -56,6 +56,17 @@ def test_a_list_for_all_studies_leaves_out_each_ones_own_task(tmp_path):
     assert second.twins == ("words/plural_twin",)
 
 
+def test_a_file_of_pairs_is_a_task_that_is_written_among_the_results(tmp_path):
+    lines = [f"{n} and,{n + 1}" for n in range(12)]
+    (tmp_path / "sums.csv").write_text("\n".join(["prompt,answer", *lines]))
+    path = written(tmp_path, 'models = ["demo"]\ntasks = ["sums.csv"]\nout = "found"')
+    ((name, study),) = read_studies(path).studies.items()
+    assert name == "sums.csv" and Path(study.task).is_file()
+    assert Path(study.task).parents[1] == tmp_path / "found"
+    ((_, study),) = read_studies(path, out=tmp_path / "other").studies.items()
+    assert Path(study.task).parents[1] == tmp_path / "other"
+
+
 def test_every_model_meets_every_task_method_and_seed(tmp_path):
     found = read_studies(
         written(
@@ -129,7 +140,7 @@ def test_every_wrong_key_is_named_at_once(tmp_path):
         bogus = 1
         """
     said = mistakes(tmp_path, text)
-    assert "tasks.1 There is no key 'fewshots'. Did you mean 'fewshot'?" in said
+    assert "tasks.1: There is no key 'fewshots'. Did you mean 'fewshot'?" in said
     assert "seeds.0 must be greater than or equal to 0; got -1" in said
     assert "bogus is no key here" in said and "\n" not in said
 

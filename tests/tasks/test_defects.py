@@ -50,6 +50,14 @@ def test_blank_choices_and_missing_right_ones_are_found_together(tmp_path):
         without_defects(task, range(12), fits, 0.0)
 
 
+@pytest.mark.parametrize(("blank", "share"), [({7}, 0.09), ({2, 7, 9}, 0.25)])
+def test_the_share_that_a_refusal_names_is_enough(tmp_path, blank, share):
+    task = choices(tmp_path, **{f"_{n}": {"choices": ["yes", "", "maybe"]} for n in blank})
+    with pytest.raises(BadData, match=rf"--leave-out {share}\.$"):
+        without_defects(task, range(12), fits, 0.0)
+    assert without_defects(task, range(12), fits, share).size == 12 - len(blank)
+
+
 def test_a_share_may_be_left_out(tmp_path):
     task = choices(tmp_path, _7={"choices": ["yes", "", "maybe"]})
     left = without_defects(task, range(12), fits, 0.1)

@@ -10,6 +10,7 @@ from caploc.store import Row
 from caploc.tasks.task import Example, Generate, Generated, Metric, Scored, Task, responses_json
 from caploc.validation import Comparison
 from caploc.validation.lost import find_lost, is_loop
+from caploc.verdict import both_said
 
 READ_OFF = "log-probability -0.26 (its first choice)"
 
@@ -81,6 +82,14 @@ def test_what_stands_in_the_place_of_an_answer_is_told(after, kind):
     before = (Scored(-0.1, True, 1), Scored(-6.0, False, 1)) if scored else wrote("dry")
     lost = find_lost(compared(((1.0, before), (0.0, after))))
     assert lost.kinds == {kind: 1} and lost.samples[0].kind == kind
+
+
+def test_a_right_answer_without_its_space_is_told_from_another_one():
+    before, after = Scored(-0.1, True, 1), Scored(-4.0, False, 1, instead=" dry")
+    lost = find_lost(compared(((1.0, (before,)), (0.0, (after,)))))
+    assert lost.kinds == {"white space alone": 1}
+    intact, without = both_said(lost.samples[0])
+    assert (intact, without) == ("'dry'", "' dry'")
 
 
 def test_lost_answers_are_counted_and_the_most_frequent_shown():

@@ -45,14 +45,15 @@ def locate(
     See also:
         evaluate, view, export, run
     """
-    said = asked | {"model": model, "task": task, "allow_code": code.allow_code}
+    named = options.one_task(task)
+    said = asked | {"model": model, "task": named, "allow_code": code.allow_code}
     first = build(Study, said)
     check_read(asked, first.method, first.settings.goal)
     others = (*first.other_tasks, *first.spare, *first.twins)
-    options.check_named_tasks([task, *others])
+    options.check_named_tasks([named, *others])
     answering = workers.parse()
     check_places(replace(first.model, workers=answering), first.options)
-    kind, name = {first.components} - {HEADS}, Path(task).stem if is_pairs(task) else task
+    kind, name = {first.components} - {HEADS}, Path(named).stem if is_pairs(named) else named
     folder = out or default_folder(model, first.method, *kind, name)
     code.check()
     # what needs PyTorch comes after what a mistake is seen without
@@ -60,8 +61,8 @@ def locate(
 
     with output.progress() as progress:
         tasks = {"also": first.other_tasks, "spare": first.spare, "twin": first.twins}
-        said |= {each: options.with_pairs(named, folder) for each, named in tasks.items() if named}
-        (said["task"],) = options.with_pairs([task], folder)
+        said |= {each: options.with_pairs(them, folder) for each, them in tasks.items() if them}
+        (said["task"],) = options.with_pairs([named], folder)
         wanted = build(Study, with_general_task(said | {"workers": answering}))
         found = run_study(wanted, folder, progress, command=options.command_line())
     if output.as_json:

@@ -95,7 +95,17 @@ TASK = flags(Study)["task"].option.help
 Tasks = Annotated[list[str], option(f"{TASK}; {ONE_OR_MORE}.", "--task")]
 
 
-LocatedTask = Annotated[str, option(TASK, "--task")]
+LocatedTask = Annotated[list[str], option(TASK, "--task")]
+
+
+def one_task(names: Sequence[str]) -> str:
+    """Return the task to locate; raises BadOption if there are several."""
+    if len(several := split_names(names)) > 1:
+        raise BadOption(
+            f"--task names the one task to locate; got {', '.join(several)}. Name others with "
+            "--also to score them too, or write a file of studies for `caploc run`."
+        )
+    return several[0] if several else ""
 
 
 def check_folder(folder: Path | None) -> Path | None:

@@ -99,8 +99,8 @@ def run(
     """
     from caploc.studies import read_studies
 
-    found = read_studies(file, may.allowed())
-    folder = out or found.out
+    found = read_studies(file, may.allowed(), out)
+    folder = found.out
     ran = run_and_print(found, folder, output)
     if not output.as_json:
         console.say(f"Page: {ran.report}" if ran.report else f"No study was finished in {folder}.")

@@ -26,6 +26,7 @@ from caploc.neurons.report import (
     report,
     write_interval,
     write_number,
+    write_p,
 )
 from caploc.neurons.result import (
     Erased,
@@ -337,9 +338,9 @@ def describe_pair(pair: SharedNeurons) -> dict[str, str]:
         "tasks": pair.tasks,
         "in common": f"{pair.count:,}",
         "by chance": write_number(pair.expected, 2),
-        "p": write_number(pair.p, 4),
+        "p": write_p(pair.p),
         "by chance in layers": write_number(pair.expected_in_layers, 2),
-        "p in layers": write_number(pair.p_in_layers, 4),
+        "p in layers": write_p(pair.p_in_layers),
         "neurons": pair.neurons or NOTHING,
     }
 

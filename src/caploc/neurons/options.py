@@ -106,6 +106,12 @@ class Rule:
         bool, Option("Divide each example's scores by their sum.", flags=(" /--raw",))
     ] = True
 
+    def __post_init__(self) -> None:
+        if self.share is not None and self.sigma != SIGMA:
+            raise BadOption(
+                f"--share {self.share:g} and --sigma {self.sigma:g} are two rules; give one."
+            )
+
     def moments(self, neurons: int) -> Moments:
         return Moments.empty(neurons, normalised=self.normalised)
 

@@ -62,6 +62,11 @@ def write_number(value: float | None, digits: int = 3) -> str:
     return NOTHING if value is None or isnan(value) else f"{value:z,.{digits}f}"
 
 
+def write_p(p: float | None) -> str:
+    """Write a p-value; never 0."""
+    return "< 0.0001" if p is not None and p < 0.00005 else write_number(p, 4)
+
+
 def write_interval(found: Interval | None, digits: int = 3) -> str:
     """Write a mean, and its 95 % interval in brackets where it is known."""
     if found is None or isnan(found.mean):

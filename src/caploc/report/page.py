@@ -19,7 +19,7 @@ from caploc.report.figures import (
 from caploc.report.headtable import head_map, list_heads
 from caploc.report.templates import write_page
 from caploc.result import Lost, Result
-from caploc.verdict import first_said, make_card, shorten_prompt
+from caploc.verdict import both_said, make_card, shorten_prompt
 from caploc.wording import (
     called,
     inline,
@@ -53,7 +53,7 @@ def write_report(folder: Path, result: Result) -> Path:
         task=called(result.task.name),
         scores=draw_scores(card),
         lost=result.validation.task.lost or Lost(count=0, examples=0),
-        first_said=first_said,
+        both_said=both_said,
         map=head_map(result),
         steps=STEPS,
         heads=list_heads(result),

@@ -232,12 +232,13 @@ class Trial:
         return Trial([*self.heads, *other.heads], self.intact, self.seen.joined(other.seen))
 
     def critical(self) -> list[int]:
-        """List the heads without which hardly a right answer is left."""
+        """List the heads without which, for sure, hardly a right answer is left."""
         right = [place for place, outcome in enumerate(self.intact.values()) if outcome > 0]
         if not right or not is_binary(self.intact):
             return []
         lost = np.nanmean(self.table()[:, right] < 0, axis=1)
-        return [column for column, share in zip(self.heads, lost, strict=True) if share >= BREAKS]
+        breaks = (lost >= BREAKS) & (self.estimate().q[self.heads] < LEVEL)
+        return [column for column, sure in zip(self.heads, breaks, strict=True) if sure]
 
     def table(self) -> Float[np.ndarray, "heads examples"]:
         """The change of every example's outcome without each head, in the order of `heads`."""
@@ -265,7 +266,7 @@ def split(problem: Problem, trial: int) -> tuple[list[int], list[int]]:
 
 
 def to_try(scan: Scan, heads: int) -> list[int]:
-    """Choose the heads of the trial: the first of the scan, and what broke half its answers."""
+    """Choose the heads of a trial: the first of the scan, and what broke half its answers."""
     order, broke_half = scan.order(), 2 * scan.broken >= scan.asked
     breaking = [column for column in order if broke_half[column]]
     most = (1 + KNOBS.breaking) * heads
@@ -369,7 +370,7 @@ def scan_then_trial(problem: Problem) -> Search:
     scan = yield from scan_heads(problem, sizes, right)
     if not scan.order():
         return nothing_found(problem, NOTHING_SCORED)
-    heads = to_try(scan, sizes.heads)
+    heads = to_try(scan, sizes.heads)[: max(sizes.heads, sizes.most // KNOBS.least_tried)]
     trial = yield from try_heads(problem, heads, tried_on[: sizes.each(len(heads))])
     estimate = trial.estimate()
     sure = named(estimate, problem.heads)
@@ -403,8 +404,13 @@ def scan_then_trial(problem: Problem) -> Search:
 
 def nobody(trial: Trial) -> str:
     """Say that no head is named, and on what that rests."""
+    examples = len(trial.intact)
+    few = "So few examples show hardly any effect: give more, or a larger --budget."
+    together = (
+        "Heads that cover for each other do so only together: look for a set with --goal set."
+    )
     return (
         f"No head is needed beyond doubt: none of the {len(trial.heads)} tried alone, on "
-        f"{len(trial.intact)} examples, surely lowers the score. Heads that cover for each other "
-        "do so only together: look for a set with --goal set."
+        f"{examples} examples, surely lowers the score. "
+        f"{few if examples < KNOBS.least_tried else together}"
     )

@@ -23,6 +23,7 @@ class Knobs:
     breaking: int = 2  # as many heads again, at most, that broke half of what the scan asked
     tried: int = 3  # heads in the trial, times `top`: .982 with 3, .983 with 4 (measured)
     trial: int = 100  # examples each: 3.5 heads are named with 60, 4.7 with 100 (measured)
+    least_tried: int = 20  # of fewer a head that takes half of what is right is not sure
     universal: float = 0.5  # share of another task's right answers that a universal head takes
     elsewhere: int = 12  # right answers of another task that each head to name is tried on
     resamples: int = 100  # of scan and trial, for the stability of named heads (arXiv 2510.00845)
@@ -55,7 +56,8 @@ KNOBS = Knobs()
 
 def check_budget(settings: Settings, heads: int, tasks: int = 1) -> None:
     """Refuse a budget with which the default search cannot finish its first stage."""
-    least = KNOBS.least_scanned * heads * tasks + KNOBS.tried * settings.top * KNOBS.least_each
+    each = KNOBS.least_tried if settings.goal == "heads" else KNOBS.least_each
+    least = KNOBS.least_scanned * heads * tasks + KNOBS.tried * settings.top * each
     if settings.budget is not None and settings.budget < least:
         raise BadOption(
             f"--budget {settings.budget} is too small: {least:,} rows or more are needed to scan "

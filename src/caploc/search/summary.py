@@ -23,10 +23,11 @@ def nothing_to_lose(problem: Problem, intact: dict[int, float]) -> str | None:
         spread = np.ptp(list(intact.values()))
         return None if spread else "The intact model's outcomes do not differ: nothing to measure."
     right = int(sum(intact.values()))
-    if right < min(FEWEST_RIGHT, len(intact)):
+    needed = min(FEWEST_RIGHT, len(intact))
+    if right < needed:
         return (
             f"The intact model gets {right} of the {len(intact)} examples for the search right, "
-            f"too few ({FEWEST_RIGHT} are needed) for a knockout to take anything away. See "
+            f"too few ({needed} are needed) for a knockout to take anything away. See "
             "whether it is asked as it should be (does the model begin its answers as yours "
             "begin?); use a task that it can do, more examples, or --outcome logprob."
         )

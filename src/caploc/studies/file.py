@@ -16,8 +16,9 @@ from caploc.components import Heads
 from caploc.declaration import Allowed, ModelOptions, Study, with_general_task
 from caploc.errors import BadOption, CaplocError, OutOfMemory, describe_faults, unknown
 from caploc.files import read_toml
-from caploc.naming import are_twins, at_home, folder_name
+from caploc.naming import are_twins, at_home, folder_name, placed
 from caploc.options import build, flags
+from caploc.pairs import is_pairs
 
 LAID = ("model", "task", "method", "seed")  # what the file has lists of
 KEYS = [
@@ -85,6 +86,10 @@ class StudyFile(BaseModel):
                 raise unknown(known, label, "model")
         return self
 
+    def results(self, path: Path) -> Path:
+        """The folder for the results of the studies in this file at `path`."""
+        return path.parent / at_home(self.out) if self.out else Path("runs") / path.stem
+
     def places(self) -> "Iterator[tuple[Place, dict[str, Any]]]":
         """Yield each study's place, and what is said of it: the method's settings come last."""
         for model, task, method, seed in product(self.models, self.tasks, self.methods, self.seeds):
@@ -139,27 +144,36 @@ class Opened:
     out: Path
 
 
-def read_studies(path: Path, allowed: Allowed | None = None) -> Opened:
+def read_file(path: Path) -> StudyFile:
+    """Read a file of studies; raises UserError with what is wrong in it."""
+    try:
+        return StudyFile.model_validate(read_toml(path))
+    except ValidationError as error:
+        said = describe_faults(error)
+        stop = "" if said.endswith("?") else "."
+        raise BadOption(f"{path} is no file of studies: {said}{stop}") from None
+
+
+def read_studies(path: Path, allowed: Allowed | None = None, out: Path | None = None) -> Opened:
     """Read a file of studies.
 
-    Paths in the file, that of the results too, are seen from the file's own folder. If it names no
-    folder for results, that is the file's name in `runs`. Raises UserError with the first mistake.
+    Paths in the file, that of the results too, are seen from the file's own folder. If neither it
+    nor `out` names a folder for results, that is the file's name in `runs`; tasks of files of pairs
+    are written there. Raises UserError with the first mistake.
     """
-    try:
-        file = StudyFile.model_validate(read_toml(path))
-    except ValidationError as error:
-        raise BadOption(f"{path} is no file of studies: {describe_faults(error)}.") from None
+    file = read_file(path)
     places = list(file.places())
     if not places:
         raise BadOption(f"No task of {path} has a method for its models; name one.")
+    out = out or file.results(path)
     names = folder_names([place for place, _ in places])
     allowed, studies = allowed or Allowed(), dict[str, Study]()
     grids: dict[ModelOptions, Heads] = {}
-    for name, (_, said) in zip(names, places, strict=True):
+    for name, (_, each) in zip(names, places, strict=True):
         try:
             if name.casefold() in map(str.casefold, studies):
                 raise BadOption("Two studies have this name; give one of them another label.")
-            study = read_study(said, path.parent, allowed)
+            study = read_study(with_pairs(each, path.parent, out), path.parent, allowed)
             studies[name] = study
             if study.model not in grids:
                 grids[study.model] = study.model.check()
@@ -168,8 +182,21 @@ def read_studies(path: Path, allowed: Allowed | None = None) -> Opened:
             pass
         except CaplocError as error:
             raise BadOption(f"{path}, {name}: {error}") from None
-    out = path.parent / at_home(file.out) if file.out else Path("runs") / path.stem
     return Opened(studies, out)
+
+
+def with_pairs(said: Mapping[str, Any], start: Path, folder: Path) -> dict[str, Any]:
+    """Name in the place of each file of pairs the task that is made of it in the folder."""
+
+    def made(name: str) -> str:
+        if not is_pairs(placed(name, start)):
+            return name
+        from caploc.given import task_of_file  # loads PyTorch
+
+        return task_of_file(placed(name, start), folder)
+
+    tasks = {key: tuple(map(made, said[key])) for key in ("also", "spare", "twin") if key in said}
+    return {**said, "task": made(said["task"]), **tasks}
 
 
 def read_study(said: Mapping[str, Any], start: Path, allowed: Allowed) -> Study:

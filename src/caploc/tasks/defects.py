@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import ceil
 
 from caploc.errors import BadData
 from caploc.progress import Progress
@@ -87,5 +88,5 @@ def check_share(task: Task, defects: Sequence[Defect], count: int, most: float) 
     raise BadData(
         f"In {called(task.name)} {len(defects)} of {count} examples cannot be asked as {stand}: "
         f"{named}{more}. Correct {them}, or leave {them} out with --leave-out "
-        f"{max(len(defects) / count, 0.01):.2g}."
+        f"{ceil(100 * len(defects) / count) / 100:g}."
     )

@@ -31,6 +31,7 @@ UNLIKELY = 2.0
 class Kind(StrEnum):
     """What stands in the place of a lost answer, the first that fits."""
 
+    SPACE = "white space alone"  # differs from the right answer's
     EMPTY = "empty"
     LOOPS = "loops"
     CUT_OFF = "cut off"  # by the token limit, where the intact answer ended
@@ -75,10 +76,12 @@ def show_pair(task: Task, before: Row, after: Row) -> AnswerPair:
 
 def kind_of(pair: AnswerPair, before: Sequence[Response], after: Sequence[Response]) -> Kind:
     """Say what stands in the place of a lost answer."""
-    text = (pair.knocked_out or "").strip()
+    text, first = (pair.knocked_out or "").strip(), after[0]
+    if len(after) == 1 and isinstance(first, Scored) and same_words(first.instead, pair.gold):
+        return Kind.SPACE
     if not text:
         return Kind.EMPTY
-    wrote = isinstance(after[0], Generated)
+    wrote = isinstance(first, Generated)
     if wrote and is_loop(text):
         return Kind.LOOPS
     if wrote and is_cut_off(after) and not is_cut_off(before):
@@ -87,6 +90,11 @@ def kind_of(pair: AnswerPair, before: Sequence[Response], after: Sequence[Respon
         return Kind.UNLIKELY
     asked = (pair.prompt or "").strip().splitlines()[-2:]
     return Kind.REPEATS if text in " ".join(asked).split() else Kind.OTHER
+
+
+def same_words(said: str, gold: str | None) -> bool:
+    """Tell whether a text is the right answer but for the white space around it."""
+    return bool(said.strip()) and said.strip() == (gold or "").strip()
 
 
 def is_cut_off(responses: Sequence[Response]) -> bool:
