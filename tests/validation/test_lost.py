@@ -84,12 +84,23 @@ def test_what_stands_in_the_place_of_an_answer_is_told(after, kind):
     assert lost.kinds == {kind: 1} and lost.samples[0].kind == kind
 
 
-def test_a_right_answer_without_its_space_is_told_from_another_one():
-    before, after = Scored(-0.1, True, 1), Scored(-4.0, False, 1, instead=" dry")
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [(" dry", "other white space"), (" dr", "other white space"), (" d", "other answer"),
+     ("dr", "other answer"), (" wet", "other answer"), ("", "other answer")],
+)  # fmt: skip
+def test_a_right_answer_with_other_white_space_is_told_from_another_one(said, kind):
+    before, after = Scored(-0.1, True, 1), Scored(-4.0, False, 1, instead=said)
     lost = find_lost(compared(((1.0, (before,)), (0.0, (after,)))))
-    assert lost.kinds == {"white space alone": 1}
-    intact, without = both_said(lost.samples[0])
-    assert (intact, without) == ("'dry'", "' dry'")
+    assert lost.kinds == {kind: 1}
+
+
+def test_answers_that_differ_in_white_space_alone_are_shown_with_it():
+    said = "log-probability -4.00 (its first choice is 'dry')"
+    pair = AnswerPair(gold=" dry", intact=READ_OFF, knocked_out=said)
+    assert both_said(pair) == ("' dry'", "'dry'")
+    other = pair.model_copy(update={"knocked_out": said.replace("dry", " wet")})
+    assert both_said(other) == ("dry", "wet")
 
 
 def test_lost_answers_are_counted_and_the_most_frequent_shown():

@@ -31,7 +31,7 @@ UNLIKELY = 2.0
 class Kind(StrEnum):
     """What stands in the place of a lost answer, the first that fits."""
 
-    SPACE = "white space alone"  # differs from the right answer's
+    SPACE = "other white space"  # and, as far as it is known, the right words
     EMPTY = "empty"
     LOOPS = "loops"
     CUT_OFF = "cut off"  # by the token limit, where the intact answer ended
@@ -77,7 +77,7 @@ def show_pair(task: Task, before: Row, after: Row) -> AnswerPair:
 def kind_of(pair: AnswerPair, before: Sequence[Response], after: Sequence[Response]) -> Kind:
     """Say what stands in the place of a lost answer."""
     text, first = (pair.knocked_out or "").strip(), after[0]
-    if len(after) == 1 and isinstance(first, Scored) and same_words(first.instead, pair.gold):
+    if isinstance(first, Scored) and begins_alike(first.instead, pair.gold or ""):
         return Kind.SPACE
     if not text:
         return Kind.EMPTY
@@ -92,9 +92,10 @@ def kind_of(pair: AnswerPair, before: Sequence[Response], after: Sequence[Respon
     return Kind.REPEATS if text in " ".join(asked).split() else Kind.OTHER
 
 
-def same_words(said: str, gold: str | None) -> bool:
-    """Tell whether a text is the right answer but for the white space around it."""
-    return bool(said.strip()) and said.strip() == (gold or "").strip()
+def begins_alike(said: str, gold: str) -> bool:
+    """Tell whether a text, known up to its first other token, differs in white space alone."""
+    words = said.strip()
+    return len(words) > 1 and gold.strip().startswith(words) and not gold.startswith(said)
 
 
 def is_cut_off(responses: Sequence[Response]) -> bool:
