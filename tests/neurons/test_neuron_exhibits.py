@@ -176,3 +176,12 @@ def test_nothing_is_loaded_from_elsewhere_and_figures_lie_inside(tmp_path):
     assert policy.startswith("default-src 'none'") and "img-src data:" in policy
     assert len(page.having("svg")) == 2  # for wide and narrow pages; the second has no figure
     assert {"part-1", "part-2"} <= {each.get("id") for each in page.having("section")}
+
+
+def test_tasks_that_are_files_are_called_by_their_names():
+    one, other, third = "/a/x/pairs.yaml", "/a/y/pairs.yaml", "/a/z/rhymes.yaml"
+    table = Exhibit.of("t", [{"task": one, other: "1", third: "2"}])
+    assert (table.columns, table.rows) == (
+        ["task", "y/pairs.yaml", "rhymes"],
+        [["x/pairs.yaml", "1", "2"]],
+    )

@@ -41,7 +41,7 @@ from caploc.neurons.result import (
 from caploc.neurons.sets import COMPARED, Cohesion, Overlaps, between, cohesion, rates_between
 from caploc.neurons.study import NeuronSession, open_study, read_located
 from caploc.progress import Progress
-from caploc.wording import inline
+from caploc.wording import called
 
 NAMED, HIGHEST = 8, 4  # neurons in common, and of the highest scores, that a table names
 WRITTEN = {COMPARED: "by the larger set", "iou": "as IoU"}
@@ -192,7 +192,7 @@ def located_exhibits(result: LocatedFile) -> list[Exhibit]:
         )
     ]
     counts = [
-        {"row": inline(task.task), "column": f"L{layer}", "value": count}
+        {"row": called(task.task), "column": f"L{layer}", "value": count}
         for task in tasks
         for layer, count in enumerate(task.layers)
     ]
@@ -272,7 +272,7 @@ def tabulate_overlaps(overlaps: Overlaps, cohesion: Cohesion, rate: str) -> Exhi
     }
     told = [f"{words} {write_number(n)}" for words, n in figures.items() if n is not None]
     cells = [
-        {"row": inline(row), "column": inline(column), "value": matrix[y][x]}
+        {"row": called(row), "column": called(column), "value": matrix[y][x]}
         for y, row in enumerate(names)
         for x, column in enumerate(names)
     ]

@@ -11,12 +11,13 @@ import altair as alt
 import pandas as pd
 
 from caploc.folder import write_json
+from caploc.naming import YAML
 from caploc.neurons.result import NeuronFile
 from caploc.neurons.stats import Interval
 from caploc.report.colours import SERIES, shade_scale
 from caploc.report.figures import Figure, draw
 from caploc.report.templates import write_page
-from caploc.wording import inline, visible
+from caploc.wording import called, called_apart, visible
 
 NOTHING = "–"
 LINK = 28  # characters of a title in the page's list of links
@@ -42,8 +43,19 @@ class Exhibit:
         notes: Sequence[str] = (),
         chart: Figure | None = None,
     ) -> "Exhibit":
-        """Make a table of rows, each with its columns by name; columns of dashes are left out."""
-        seen = [{visible(name): visible(cell) for name, cell in row.items()} for row in rows]
+        """Make a table of rows, each with its columns by name; columns of dashes are left out.
+
+        Tasks that are files are called by the last part of their path, or as much as tells them
+        apart.
+        """
+        rows = list(rows)
+        every = [str(text) for row in rows for text in (*row, *row.values())]
+        short = called_apart(text for text in every if text.endswith(YAML))
+
+        def shown(text: Any) -> str:
+            return short.get(str(text)) or visible(text)
+
+        seen = [{shown(name): shown(cell) for name, cell in row.items()} for row in rows]
         frame = pd.DataFrame(seen, dtype=object)
         known = frame.columns[(frame != NOTHING).any()] if len(frame) else frame.columns
         return cls(title, frame[known], [note for note in notes if note], chart)
@@ -92,7 +104,7 @@ def join_draws(found: Sequence[Interval]) -> Interval:
 def points_of(name: str, series: Mapping[str, Interval | None]) -> list[dict[str, Any]]:
     """List the points of a name, one for each series that is known."""
     return [
-        {"name": inline(name), "series": kind}
+        {"name": called(name), "series": kind}
         | {"mean": found.mean, "low": found.low, "high": found.high}
         for kind, found in series.items()
         if found is not None and not isnan(found.mean)
@@ -182,7 +194,7 @@ def tabulate_effects(
 
     rows = [{first: task} | {other: cell((task, other)) for other in judged} for task in tasks]
     cells = [
-        {"row": inline(task), "column": inline(other), "value": -value if losses else value}
+        {"row": called(task), "column": called(other), "value": -value if losses else value}
         for (task, other), value in effects.items()
         if not isnan(value)
     ]
