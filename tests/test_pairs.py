@@ -81,6 +81,13 @@ def test_a_file_of_pairs_is_a_task_as_pairs_in_python_are(tmp_path, ending):
     assert run["study"]["task"] == str(tmp_path / "run" / made / "sums.yaml")
     result = json.loads(ended.stdout)
     assert result["intact"]["examples"] == 8 and result["validation"]["held_out"]["fresh"]
+    (tmp_path / f"sums.{ending}").write_text("\n".join(lines[ending][:-1]))
+    changed = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "run")])
+    assert "(task 'sums' with other examples)" in str(changed.exception)
+    (tmp_path / f"sums.{ending}").write_text("\n".join(lines[ending]))
+    (tmp_path / "run").rename(tmp_path / "moved")
+    moved = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "moved")])
+    assert f"(task 'sums' in {tmp_path / 'run' / made}, where the" in str(moved.exception)
 
 
 def test_the_same_pairs_in_other_words_and_other_pairs_are_scored_beside_them(tmp_path):

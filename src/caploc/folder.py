@@ -10,7 +10,7 @@ from typing import Any
 
 from caploc.errors import BadOption, FolderTaken, StoreFailed, UserError
 from caploc.files import whole_text, writing
-from caploc.naming import is_file, is_folder
+from caploc.naming import YAML, is_file, is_folder
 from caploc.store import LOCK, Store, holds_rows
 
 RUN, RESULT, ANSWERS, ROWS = "run.json", "result.json", "answers.json", "rows.sqlite"
@@ -92,7 +92,7 @@ def check_same(folder: Path, earlier: Any, study: dict[str, Any], data: Mapping[
     changed = [key for key in sorted(old | new) if old.get(key) != new.get(key)]
     if changed:
         changed.sort(key=lambda key: not key.startswith(("model.", "task")))  # tells most
-        told = [f"{key} {old.get(key)!r}, not {new.get(key)!r}" for key in changed[:TOLD]]
+        told = [tell_change(key, old.get(key), new.get(key)) for key in changed[:TOLD]]
         raise FolderTaken(
             f"{folder} belongs to another run ({'; '.join(told)}); choose another --out, or delete "
             "the folder."
@@ -104,6 +104,16 @@ def check_same(folder: Path, earlier: Any, study: dict[str, Any], data: Mapping[
                 f"The examples of {name} are not those that {folder} was begun with; choose "
                 "another --out, or delete the folder."
             )
+
+
+def tell_change(key: str, old: Any, new: Any) -> str:
+    """Say how an option of the earlier run differs; of a task made of pairs, its examples may."""
+    before, after = Path(str(old)), Path(str(new))
+    if before.name.endswith(YAML) and before.name == after.name:
+        if before.parent.name != after.parent.name:
+            return f"{key} {after.stem!r} with other examples"
+        return f"{key} {after.stem!r} in {before.parent}, where the folder was before"
+    return f"{key} {old!r}, not {new!r}"
 
 
 def check_source(source: str) -> None:
