@@ -60,10 +60,14 @@ def test_controls_match_layer_by_layer_and_avoid_the_chosen():
         assert not (control & chosen).any()
 
 
-def test_controls_take_what_there_is_in_a_layer_that_was_chosen_whole():
+def test_controls_take_what_there_is_in_a_layer_that_was_chosen_whole_and_the_rest_elsewhere():
     chosen = np.array([True, True, False, True, True, True])
     (control,) = designs.layer_matched_masks(chosen, [slice(0, 3), slice(3, 6)], 1, seed=0)
     assert np.flatnonzero(control).tolist() == [2]
+    chosen = np.array([True, True, True, False, False, False, False])
+    slices = [slice(0, 4), slice(4, 7)]
+    for control in designs.layer_matched_masks(chosen, slices, 5, seed=0):
+        assert control[3] and control[4:].sum() == 2
 
 
 @given(size=st.integers(1, 200), seed=st.integers(0, 99), data=st.data())
@@ -94,12 +98,14 @@ def test_controls_draw_heads_to_avoid_only_where_a_layer_has_too_few_others(laye
         np.array(data.draw(st.lists(st.booleans(), min_size=n, max_size=n)), dtype=bool)
         for n in (sum(layers), sum(layers))
     )
+    room = [int((~mask[columns]).sum()) for columns in slices]
+    short = any(mask[columns].sum() > free for columns, free in zip(slices, room, strict=True))
     for control in designs.layer_matched_masks(mask, slices, 3, seed=seed, avoid=avoid):
-        assert not (control & mask).any()
-        for columns in slices:
-            inside, others = int(mask[columns].sum()), ~mask[columns]
-            assert control[columns].sum() == min(inside, others.sum())
-            welcome = int((others & ~avoid[columns]).sum())
+        assert not (control & mask).any() and control.sum() == min(mask.sum(), sum(room))
+        for columns, free in zip(slices, room, strict=True):
+            least = min(int(mask[columns].sum()), free)
+            assert control[columns].sum() >= least if short else control[columns].sum() == least
+            welcome = int((~mask & ~avoid)[columns].sum())
             assert (control & avoid)[columns].sum() == max(control[columns].sum() - welcome, 0)
 
 

@@ -5,6 +5,7 @@ import pytest
 from caploc.components import Head, HeadFile, Heads, find_grid, resolve_excluded, write_heads
 from caploc.errors import BadData, BadOption, UserError
 from caploc.finished import FinishedRun
+from caploc.interactions import interactions
 from caploc.options import Settings
 from caploc.study import run_study
 from doubles import planted_study
@@ -68,3 +69,9 @@ def test_a_study_says_which_heads_it_left_in_and_names_others(tmp_path, method):
     assert entry.effect is None and not entry.selected
     assert FinishedRun.read(tmp_path / "run").study.exclude == (worst,)
     assert "excluded" in (tmp_path / "run" / "report.html").read_text()
+    told = interactions(tmp_path / "run", most=2, examples=20)
+    asked = [
+        *told["stand_ins"],
+        *(name for each in told["interactions"] for name in each["second"]),
+    ]
+    assert asked and worst not in asked

@@ -69,8 +69,8 @@ def test_a_run_of_a_loaded_model_is_gone_on_with_by_its_name(
     monkeypatch.setattr(
         "caploc.engine.batch.BatchEngine.answer", lambda *_: pytest.fail("asked again")
     )
-    with run.meters() as bench:
-        task = run.tasks()[run.study.task]
+    with run.opened() as (bench, tasks):
+        task = tasks[run.study.task]
         bench.meter(task).under(np.zeros(96, dtype=bool), task.first(8), Silent(), "intact")
     assert "Without L0H10." in Chat.of(tmp_path / "run", None, 4, Allowed()).opening()
     asked = {"model": ModelOptions(""), "top": None, "heads": None, "kind": "checkpoint"}

@@ -37,6 +37,11 @@ def planted(tmp_path_factory):
     return truth, folder / "run"
 
 
+def test_so_few_examples_that_all_may_be_alike_are_refused(tmp_path):
+    with pytest.raises(BadOption, match="--examples must be 10 or more to tell contrasts; got 3"):
+        interactions(tmp_path, examples=3)
+
+
 @pytest.mark.slow
 def test_asked_again_nothing_is_measured(planted):
     _, folder = planted
@@ -102,6 +107,7 @@ def test_contrasts_are_of_pairs_stand_ins_and_groups():
     ]
     # 0 and 1 are a whole group: nothing is left of it to compare with.
     assert [(c.first, c.second) for c in groups(grid, [0, 1, 6])] == [((6,), (7,))]
+    assert not [*groups(grid, [0, 1, 6], excluded=[7])]
 
 
 def test_interactions_are_told_by_their_sign_and_only_beyond_doubt():

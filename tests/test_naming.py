@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from caploc.errors import BadOption, UnknownName
-from caploc.naming import check_tasks, default_folder, default_others, placed
+from caploc.naming import are_twins, check_tasks, default_folder, default_others, placed
 from caploc.tasks.catalog import load_task, own_names
 from doubles import write_task_file
 from worlds import TASKS
@@ -69,3 +69,18 @@ def test_a_folder_of_tasks_that_is_not_there_is_one_sentence(tmp_path, monkeypat
     monkeypatch.setenv("CAPLOC_TASKS", str(tmp_path / "gone"))
     with pytest.raises(BadOption, match="CAPLOC_TASKS names .*gone, which is no folder"):
         load_task("mine/sums")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "twins"),
+    [
+        ("words/past", "words/past_twin", True),
+        ("words/past_zero_shot", "words/past_twin", True),
+        ("words/past", "words/plural", False),
+        ("/a/pairs.yaml", "/a/pairs_twin.yaml", True),
+        ("pairs.csv", "pairs_twin.csv", True),
+        ("/a/past/pairs.yaml", "/a/plural/pairs.yaml", False),
+    ],
+)
+def test_twins_are_told_by_the_ends_of_their_names(one, other, twins):
+    assert are_twins(one, other) == are_twins(other, one) == twins and are_twins(one, one)

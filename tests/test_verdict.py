@@ -263,6 +263,8 @@ def test_of_several_heads_the_strongest_is_shown_alone_on_the_same_examples():
     assert (row.label, row.said, row.intact) == ("words/antonym, L0H2 alone", Said.LOST, 0.6)
     assert row.without == pytest.approx(0.15) and row.examples == 60
     assert card(content).verdict is Verdict.SPECIFIC
+    content["task"]["higher_is_better"] = False
+    assert card(content).rows[1].without == 1.0  # 60 % of errors and 45 more
 
 
 def test_a_head_whose_own_part_is_open_is_told():

@@ -440,20 +440,29 @@ class Study:
     ) -> "dict[str, Task]":
         """Leave out examples that cannot be asked as they stand, or raise BadData that names them.
 
-        Looked at are those that the study may ask.
+        Looked at are those that the study may ask; fewer examples make it ask others, which are
+        looked at in turn.
         """
         from caploc.tasks.defects import without_defects
 
         kept = {}
         for name, task in tasks.items():
-            asked = {*task.first(self.limit)}
-            if name == self.task:
-                draw = self.draw(task.size)
-                asked |= {*draw.searched, *draw.kept}
-            elif self.seeks_specific:
-                asked |= {*chain(*split_examples(task.size, self.settings.seed))}
-            kept[name] = without_defects(task, sorted(asked), misfit, self.leave_out)
+            left = without_defects(task, self.may_ask(name, task), misfit, self.leave_out)
+            while left.size < task.size:
+                task = left
+                left = without_defects(task, self.may_ask(name, task), misfit, self.leave_out)
+            kept[name] = left
         return kept
+
+    def may_ask(self, name: str, task: "Task") -> list[int]:
+        """List the examples of the task of this name that the study may ask."""
+        asked = {*task.first(self.limit)}
+        if name == self.task:
+            draw = self.draw(task.size)
+            asked |= {*draw.searched, *draw.kept}
+        elif self.seeks_specific:
+            asked |= {*chain(*split_examples(task.size, self.settings.seed))}
+        return sorted(asked)
 
     def draw(self, size: int) -> Draw:
         """Draw the examples of the task, of so many; raises BadOption if none is left to score."""

@@ -63,7 +63,7 @@ def layer_matched_masks(
     """Random masks with as many heads in each layer as `mask`, none of its own.
 
     Heads to `avoid` are drawn only where a layer has too few others; where it has too few even so,
-    all of the others are drawn.
+    all of the others are drawn, and the rest from other layers.
     """
     random = generator(seed)
     avoid = mask if avoid is None else avoid
@@ -74,6 +74,9 @@ def layer_matched_masks(
             count = min(int(mask[columns].sum()), others.size)
             order = random.permutation(others)
             control[order[np.argsort(avoid[order], kind="stable")][:count]] = True
+        if missing := int(mask.sum() - control.sum()):
+            order = random.permutation(np.flatnonzero(~mask & ~control))
+            control[order[np.argsort(avoid[order], kind="stable")][:missing]] = True
     return controls
 
 

@@ -112,9 +112,8 @@ def curve(
         raise BadOption(f"--most must be 1 or more; got {most}.")
     run = FinishedRun.read(check_named(folder), allowed)
     heads = run.result.ranking()[:most]
-    tasks = run.tasks()
-    examples = run.study.curve_examples(tasks)
-    with run.meters() as meters:
+    with run.opened() as (meters, tasks):
+        examples = run.study.curve_examples(tasks)
         judged = [(meters.meter(tasks[name]), each) for name, each in examples.items()]
         drawn = draw_curve(meters.grid, heads, judged, progress)
         write_json(folder / CURVE, drawn.as_dict())

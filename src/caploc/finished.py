@@ -15,7 +15,11 @@ from caploc.folder import RESULT, RUN, claim
 from caploc.given import digest_pair
 from caploc.measurement import Meters
 from caploc.models.loading import LoadedModel
+from caploc.progress import Silent
 from caploc.result import Result
+from caploc.session import without_unfit_control
+from caploc.tasks.defects import ask_once
+from caploc.tasks.harness import digest_data
 from caploc.tasks.task import Task
 
 
@@ -54,8 +58,9 @@ class FinishedRun:
         return cls(folder, study, result, written)
 
     def tasks(self) -> dict[str, Task]:
-        """Load the run's task and those beside it, judged by their metric."""
-        return {name: task.in_metric() for name, task in self.study.tasks().items()}
+        """Load the run's task and those beside it, each question once, judged by their metric."""
+        tasks = ask_once(self.study.tasks(), self.study.leave_out, Silent())
+        return {name: task.in_metric() for name, task in tasks.items()}
 
     def engine(self) -> BatchEngine[LoadedModel]:
         """Load the run's model in this process, and prove it to be the same (`check_same`)."""
@@ -104,13 +109,20 @@ class FinishedRun:
         return BatchEngine(loaded, model.batch_size, backend=model.backend)
 
     @contextmanager
-    def meters(self) -> Iterator[Meters[HeadModel]]:
-        """Open the run's model and its rows."""
+    def opened(self) -> Iterator[tuple[Meters[HeadModel], dict[str, Task]]]:
+        """Open the run's model and rows, and its tasks with the examples that it asked.
+
+        Raises FolderTaken if a file of examples has changed.
+        """
+        tasks, written = self.tasks(), self.written
+        data = digest_data([*tasks.values()])
         with (
-            claim(self.folder, self.written.study, self.written.command) as store,
+            claim(self.folder, written.study, written.command, data) as store,
             self.answering() as engine,
         ):
-            yield Meters(engine, store, self.study.components, self.study.intervention())
+            meters = Meters(engine, store, self.study.components, self.study.intervention())
+            study, tasks = without_unfit_control(self.study, tasks, engine.misfit, Silent())
+            yield meters, study.without_defects(tasks, engine.misfit)
 
 
 def restored(fields: dict[str, Any]) -> Study:

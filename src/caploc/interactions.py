@@ -73,6 +73,7 @@ LOST = 0.1  # share of the answer's probability that a head must take beside the
 LEVEL = 0.05  # false discovery rate at which an interaction is named
 PER_HEAD = 4  # examples of every head that may be a backup, if no budget is given
 EXAMPLES = 100
+FEWEST = 10  # of which none that are all alike are taken for a spread of 0
 LIMITS = (
     "Two heads that cover for each other completely, neither found alone, are out of reach of any "
     "scan of this size. A score near its floor makes contrasts look positive."
@@ -128,11 +129,13 @@ def interactions(
     for name, value in (("most", most), ("examples", examples), ("budget", budget)):
         if value is not None and value < 1:
             raise BadOption(f"--{name} must be 1 or more; got {value}.")
+    if examples < FEWEST:
+        raise BadOption(f"--examples must be {FEWEST} or more to tell contrasts; got {examples}.")
     run = FinishedRun.read(check_named(folder), allowed)
-    task = run.tasks()[run.study.task]
-    with run.meters() as bench:
-        grid = bench.grid
+    with run.opened() as (bench, tasks):
+        task, grid = tasks[run.study.task], bench.grid
         chosen = grid.columns(run.result.top[:most])
+        excluded = tuple(grid.columns(run.study.exclude))
         draw = run.study.draw(task.size)
         meter, progress = bench.meter(task), progress or Silent()
         meters = {task.name: meter}
@@ -142,6 +145,7 @@ def interactions(
             examples=draw.searched,
             settings=Settings(seed=run.study.settings.seed, top=most),
             probe=task.name,
+            excluded=excluded,
             signal=add_signal(bench, meters, task.name, intact),
         )
         each = max(1, budget // grid.size) if budget else PER_HEAD
@@ -150,7 +154,7 @@ def interactions(
         backups = list(behind(chosen, stand_ins))
         known = [{each.first, each.second} for each in backups]
         # A head's backup may be all the rest of its group: that pair is asked once.
-        wholes = [w for w in groups(grid, chosen) if {w.first, w.second} not in known]
+        wholes = [w for w in groups(grid, chosen, excluded) if {w.first, w.second} not in known]
         asked = [
             contrasts(problem, judged, list(pairs(chosen)), "pairs"),
             contrasts(problem, judged, backups, "backups"),
@@ -186,11 +190,13 @@ def behind(chosen: Sequence[int], stand_ins: Sequence[int]) -> Iterator[Contrast
             yield Contrast("backup", tuple(chosen), (column,))
 
 
-def groups(grid: Grid[Any], chosen: Sequence[int]) -> Iterator[Contrast]:
-    """The chosen heads of a key-value group against the rest of it."""
+def groups(
+    grid: Grid[Any], chosen: Sequence[int], excluded: Sequence[int] = ()
+) -> Iterator[Contrast]:
+    """The chosen heads of a key-value group against the rest of it, without excluded heads."""
     for group in grid.groups:
         inside = tuple(column for column in group if column in chosen)
-        rest = tuple(column for column in group if column not in chosen)
+        rest = tuple(column for column in group if column not in (*chosen, *excluded))
         if inside and rest:
             yield Contrast("group", inside, rest)
 

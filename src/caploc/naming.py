@@ -157,17 +157,22 @@ def default_others(task: str) -> list[str]:
 
 
 def are_twins(one: str, other: str) -> bool:
-    """Tell whether two tasks are one in other words, as `words/past` and `words/past_twin` are."""
-    return capability(one) == capability(other)
+    """Tell whether two tasks are one in other words, as `words/past` and `words/past_twin` are.
+
+    Files of the same name in two folders are not.
+    """
+    same_name = one != other and stem_of(one) == stem_of(other)
+    return capability(one) == capability(other) and not same_name
 
 
 def capability(task: str) -> str:
-    """Return what a task and its twins ask for: the name that all of them begin with.
+    """Return what a task and its twins ask for: the name that all of them begin with."""
+    return stem_of(task).removesuffix(TWIN).removesuffix(ZERO_SHOT)
 
-    Of a YAML that is the file's, so that `mine.yaml` and `mine_twin.yaml` are twins.
-    """
-    task = Path(task).stem if task.endswith(YAML) else task
-    return task.removesuffix(TWIN).removesuffix(ZERO_SHOT)
+
+def stem_of(task: str) -> str:
+    """Return a task's name; a file's own, so that `mine.yaml` and `mine_twin.yaml` are twins."""
+    return Path(task).stem if task.endswith((*YAML, *PAIRS)) else task
 
 
 def placed(name: str, start: Path = Path()) -> str:

@@ -24,7 +24,7 @@ from caploc.search.plan import OtherTask
 from caploc.search.scan import find_universal
 from caploc.search.summary import nothing_to_lose
 from caploc.store import Row
-from caploc.tasks.defects import one_of_each_question
+from caploc.tasks.defects import ask_once
 from caploc.tasks.harness import digest_data
 from caploc.tasks.signal import Signal
 from caploc.tasks.task import (
@@ -97,10 +97,7 @@ class Session:
         tasks = study.tasks(tokenizer)
         intervention = study.intervention(tokenizer)
         whole = tasks[study.task].size
-        tasks = {
-            name: one_of_each_question(task, study.leave_out, progress)
-            for name, task in tasks.items()
-        }
+        tasks = ask_once(tasks, study.leave_out, progress)
         copies = whole - tasks[study.task].size
         intervention.check_pairs(tasks[study.task], lambda: tokenizer or study.model.tokenizer())
         with claim(folder, asdict(study), command, digest_data([*tasks.values()])) as store:

@@ -211,7 +211,8 @@ def list_strongest(result: Result) -> Iterator[CardRow]:
     effect, low, high = one.alone.effect or 0.0, one.alone.low, one.alone.high
     said = "changed" if (high is not None and high < 0) else "open"
     change = Change(outcome=effect, low=low, high=high, verdict=said)
-    scores = held_out.intact, max(held_out.intact + effect, 0.0)
+    left = held_out.intact + (effect if unit.higher_is_better else -effect)
+    scores = held_out.intact, min(max(left, 0.0), 1.0)
     label = f"{called(result.task.name)}, {one.head} alone"
     yield make_row(label, RowKind.ALONE, unit, scores, change, held_out.examples)
 

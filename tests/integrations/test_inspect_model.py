@@ -40,7 +40,7 @@ def said(heads_file):
         for row, (a, b) in enumerate(SUMS)
     ]
     answers = {done.key[0]: done.response for batch in engine.answer(asks) for done in batch}
-    return [answers[row].text for row in range(len(SUMS))]
+    return [answers[row] for row in range(len(SUMS))]
 
 
 def evaluated(folder, **model_args):
@@ -57,8 +57,10 @@ def evaluated(folder, **model_args):
 def test_an_evaluation_says_and_scores_what_the_engine_does(heads_file, said, tmp_path):
     log = evaluated(tmp_path, knockout=str(heads_file))
     samples = sorted(log.samples, key=lambda sample: sample.id)
-    assert [sample.output.completion for sample in samples] == said
-    right = sum(text.strip() == str(a + b) for text, (a, b) in zip(said, SUMS, strict=True))
+    assert [sample.output.completion for sample in samples] == [answer.text for answer in said]
+    ended = ["max_tokens" if answer.end is None else "stop" for answer in said]
+    assert [sample.output.stop_reason for sample in samples] == ended
+    right = sum(each.text.strip() == str(a + b) for each, (a, b) in zip(said, SUMS, strict=True))
     accuracy = log.results.scores[0].metrics["accuracy"].value
     assert accuracy == right / len(SUMS) < 1
     usage = samples[0].output.usage

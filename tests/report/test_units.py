@@ -3,7 +3,8 @@
 import pytest
 from shaping import shaped
 
-from caploc.result import Effect, Score, TaskComparison
+from caploc.report.figures import mark_row
+from caploc.result import CardRow, Effect, RowKind, Said, Score, TaskComparison
 from caploc.wording import Unit, called, unit_of, unit_of_task
 
 SHARE, PLAIN, NATS = Unit("%", "acc"), Unit("", "ter", higher_is_better=False), Unit("nats")
@@ -67,3 +68,14 @@ def test_another_task_may_have_another_kind_of_score():
 def test_a_task_of_a_yaml_is_called_by_its_file():
     assert called("/home/me/sums.yaml") == "sums" and called("words/past") == "words/past"
     assert called("/home/me/model/") == "model"
+
+
+@pytest.mark.parametrize(("without", "low", "high"), [(0.2, 0.0, 45.0), (0.9, 75.0, 100.0)])
+def test_an_interval_is_drawn_beside_the_score_that_it_belongs_to(without, low, high):
+    """Of a score that is better when lower a loss makes the score larger."""
+    row = CardRow(
+        label="past", kind=RowKind.HELD_OUT, unit="%", change_unit="%", intact=0.6, without=without,
+        change=-0.4, low=-0.6, high=-0.15, said=Said.LOST, examples=60,
+    )  # fmt: skip
+    drawn = mark_row(row, "past")
+    assert (drawn["low"], drawn["high"]) == (pytest.approx(low), pytest.approx(high))

@@ -57,6 +57,13 @@ class TestWhatIsFound:
         assert run.found.chosen == [30, 41]
         assert 7 in run.found.critical
 
+    def test_no_head_is_named_that_was_not_asked_what_else_it_breaks(self):
+        shifts = np.zeros(60)
+        shifts[[3, 7, 30, 41]] = [9.0, 8.0, 7.0, 3.0]
+        given = {"top": 1, "elsewhere": {"task1": range(24)}}
+        _, run = searched(World(shifts, 3.0, 1), breaking(60, [3, 7, 30]), **given)
+        assert len(run.found.universal) == 2 and run.found.chosen == []
+
     @pytest.mark.parametrize(("right", "universal"), [(3, []), (4, [7])])
     def test_the_few_right_answers_of_another_task_may_be_lost_by_chance(self, right, universal):
         shifts = np.zeros(60)

@@ -232,3 +232,19 @@ def test_a_model_that_does_not_fit_is_no_mistake_of_the_file(tmp_path, monkeypat
 @pytest.mark.usefixtures("as_if_fetched")
 def test_the_projects_own_studies_can_be_had():
     assert len(read_studies(DOCS.parents[1] / "studies" / "real.toml").studies) > 100
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("also = 5", "settings: also must be a list of names; got 5"),
+        ('also = "words/upper"', "settings: also must be a list of names; got 'words/upper'"),
+        ("spare = [1]", "settings: spare must hold texts; got 1"),
+        ("exclude = 4", "settings: exclude must be a list of names; got 4"),
+        ("data = 3", "settings: data must be a table of files; got 3"),
+        ("data = {test = 3}", "settings: data must hold texts; got 3"),
+    ],
+)
+def test_an_option_of_another_kind_is_named(tmp_path, option, said):
+    text = f'models = ["demo"]\ntasks = ["words/past"]\n[settings]\n{option}'
+    assert said in mistakes(tmp_path, text)

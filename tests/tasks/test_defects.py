@@ -2,6 +2,7 @@
 
 import pytest
 
+from caploc.declaration import ModelOptions, Study
 from caploc.errors import BadData
 from caploc.tasks.catalog import load_task
 from caploc.tasks.defects import find_defects, without_defects
@@ -77,3 +78,18 @@ def test_what_the_window_does_not_take_is_named(tmp_path):
 def test_questions_are_told_apart_by_prompt_and_choices(tmp_path):
     task = choices(tmp_path, _1={"prompt": "0?"}, _2={"prompt": "0?", "choices": ["a", "b", "c"]})
     assert task.example(0).question == task.example(1).question != task.example(2).question
+
+
+def test_the_first_examples_are_those_of_what_is_left(tmp_path):
+    left = choices(tmp_path).without({0, 1, 3})
+    assert [left.example(n).question for n in left.first(2)] == [
+        choices(tmp_path).example(n).question for n in (2, 4)
+    ]
+    assert left.first(None) == [*range(9)]
+
+
+def test_what_is_asked_in_the_place_of_examples_left_out_is_looked_at_too(tmp_path):
+    blank = {f"_{n}": {"choices": ["yes", "", "maybe"]} for n in (1, 2, 4, 6)}
+    study = Study(ModelOptions("any"), "own", examples=2, limit=2, leave_out=0.6)
+    left = study.without_defects({"own": choices(tmp_path, **blank)}, fits)["own"]
+    assert not find_defects(left, study.may_ask("own", left), fits)

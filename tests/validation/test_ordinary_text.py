@@ -23,3 +23,9 @@ def test_more_heads_move_more(loaded):
     few, every = np.zeros(loaded.grid.size, dtype=bool), np.ones(loaded.grid.size, dtype=bool)
     few[3] = True
     assert 0 < measure_text(loaded, few).nats < measure_text(loaded, every).nats
+
+
+def test_paragraphs_are_cut_to_the_models_window(loaded, monkeypatch):
+    monkeypatch.setattr(loaded.model.config, "max_position_embeddings", 32)
+    change = measure_text(loaded, np.zeros(loaded.grid.size, dtype=bool))
+    assert change.tokens % 31 == 0 and change.tokens <= 31 * 20

@@ -57,7 +57,8 @@ def write_card(content: CardContent) -> str:
     """Write the text of README.md: metadata for the Hub, then the card."""
     told: dict[str, Any] = {"content": content, "result": content.result}
     if (result := content.result) is not None:
-        told["own"] = set(content.file.names) == set(result.top)
+        named = content.file.grid.named_in(result.top)  # a group or a layer is its heads
+        told["own"] = set(content.file.heads) == set(named)
         told["card"] = _Markdown(write_markdown(make_card(result)))
     made = Environment(
         autoescape=False,  # the card is Markdown: `_escaped` does what is needed there

@@ -117,7 +117,7 @@ class KnockedOutAPI(ModelAPI):
             choices=[
                 ChatCompletionChoice(
                     message=message,
-                    stop_reason="max_tokens" if len(answer.said) >= most else "stop",
+                    stop_reason="max_tokens" if answer.end is None else "stop",
                 )
             ],
             usage=ModelUsage(

@@ -144,20 +144,22 @@ def mark_row(row: CardRow, name: str) -> dict[str, Any]:
     """Return what is drawn of a row, by this name."""
     factor = 100 if row.unit == "%" else 1
     known = row.unit == row.change_unit and row.low is not None and row.high is not None
-    ends = [(row.intact or 0.0) + end if known and end is not None else None
-            for end in (row.low, row.high)]  # fmt: skip
+    intact, without, change = row.intact or 0.0, row.without or 0.0, row.change or 0.0
+    sign = -1 if (without - intact) * change < 0 else 1  # of a score that is better when lower
+    ends = [intact + sign * end if known and end is not None else None
+            for end in (row.low, row.high)[::sign]]  # fmt: skip
     low, high = (None if end is None else factor * end for end in ends)
     if row.unit == "%" and low is not None and high is not None:
         low, high = max(low, 0.0), min(high, 100.0)
-    label, intact, without, change, interval, said = cells(row)
+    label, before, after, moved, interval, said = cells(row)
     return {
         "label": name,
-        "intact": factor * (row.intact or 0.0),
-        "without": factor * (row.without or 0.0),
+        "intact": factor * intact,
+        "without": factor * without,
         "low": low,
         "high": high,
         "look": LOOKS.get(row.said, QUIET) if row.said else QUIET,
-        "note": f"{label}\nintact {intact}, without {without}\n{change} {interval} {said}".rstrip(),
+        "note": f"{label}\nintact {before}, without {after}\n{moved} {interval} {said}".rstrip(),
     }
 
 

@@ -374,8 +374,9 @@ def scan_then_trial(problem: Problem) -> Search:
     trial = yield from try_heads(problem, heads, tried_on[: sizes.each(len(heads))])
     estimate = trial.estimate()
     sure = named(estimate, problem.heads)
-    breaks = yield from find_universal(problem, sure[: 2 * problem.settings.top])
-    chosen = named(estimate, problem.settings.top, [*breaks])
+    asked = sure[: 2 * problem.settings.top]
+    breaks = yield from find_universal(problem, asked)
+    chosen = [column for column in asked if column not in breaks][: problem.settings.top]
     stable, share = stability(scan, trial, sizes.heads, [*breaks])
     chance = np.where(np.isin(np.arange(problem.heads), trial.heads), share, np.nan)
     tried = sorted(trial.heads, key=lambda column: float(estimate.effect[column]))

@@ -27,6 +27,8 @@ KEYS = [
     if flag.option.help and not flag.option.trust and name not in LAID
 ]
 
+LISTS = ("also", "spare", "twin", "exclude")  # keys that hold names
+
 Name = Annotated[str, Field(min_length=1)]
 Seed = Annotated[int, Field(ge=0)]
 T = TypeVar("T")
@@ -40,8 +42,16 @@ class OptionTable(BaseModel):
 
     @model_validator(mode="after")
     def holds_options(self) -> Self:
-        for key in (self.model_extra or {}).keys() - {*KEYS}:
-            raise unknown(KEYS, key, "key")
+        for key, value in (self.model_extra or {}).items():
+            if key not in KEYS:
+                raise unknown(KEYS, key, "key")
+            held = value if key in LISTS else value.values() if isinstance(value, dict) else ()
+            if key in LISTS and not isinstance(value, list):
+                raise ValueError(f"{key} must be a list of names; got {value!r}")
+            if key == "data" and not isinstance(value, dict):
+                raise ValueError(f"{key} must be a table of files; got {value!r}")
+            if wrong := [each for each in held if not isinstance(each, str)]:
+                raise ValueError(f"{key} must hold texts; got {wrong[0]!r}")
         return self
 
 

@@ -34,6 +34,8 @@ from caploc.report.templates import COMPARE, REPORT
 from caploc.result import Result
 from caploc.store import folder_lock
 from caploc.study import run_study
+from caploc.tasks.defects import ask_once
+from caploc.tasks.harness import digest_data
 from caploc.verdict import make_card, written
 
 SCHEMA = 1  # of studies.json
@@ -108,9 +110,18 @@ def finished(folder: Path, study: Study) -> Result | None:
         written, result = read_file(folder / RUN, RunFile), read_file(folder / RESULT, Result)
         budgeted = study.check(result.grid.model_heads())  # its model need not fit here any more
         same = question(written.study) == question(json.loads(json.dumps(asdict(budgeted))))
+        same = same and is_same_data(budgeted, written.data)
     except UserError:
         return None
     return result if same and result.versions == package_versions() else None
+
+
+def is_same_data(study: Study, data: Mapping[str, str] | None) -> bool:
+    """Tell whether the user's own files of examples are what this digest of them says."""
+    if not data:
+        return True
+    found = digest_data([*ask_once(study.tasks(), study.leave_out, Silent()).values()])
+    return all(found.get(name, digest) == digest for name, digest in data.items())
 
 
 def outcome_of(name: str, found: StudyFindings | Exception, folder: Path) -> Outcome:

@@ -1,6 +1,6 @@
 """Examples that cannot be asked or judged as they stand, found before the first row."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -76,6 +76,11 @@ def one_of_each_question(task: Task, most: float, progress: Progress) -> Task:
         "of each is asked.",
     )
     return kept
+
+
+def ask_once(tasks: Mapping[str, Task], most: float, progress: Progress) -> dict[str, Task]:
+    """Leave the copies of questions out of every task (`one_of_each_question`)."""
+    return {name: one_of_each_question(task, most, progress) for name, task in tasks.items()}
 
 
 def check_share(task: Task, defects: Sequence[Defect], count: int, most: float) -> None:

@@ -1,6 +1,7 @@
 """Tasks as caploc asks them: lm-eval's tasks and groups."""
 
 import json
+from collections import Counter
 from collections.abc import Collection, Sequence
 from hashlib import blake2b
 from pathlib import Path
@@ -112,8 +113,13 @@ class HarnessTask:
         return value if self.metric.higher_is_better else -value
 
     def first(self, limit: int | None) -> list[int]:
-        # the first `limit` of every leaf, as lm-eval counts
-        return [n for n, (_, doc) in enumerate(self.places) if limit is None or doc < limit]
+        # the first `limit` of every leaf, as lm-eval counts, of those that are left
+        found, count = list[int](), Counter[str]()
+        for number, (leaf, _) in enumerate(self.places):
+            count[leaf.name] += 1
+            if limit is None or count[leaf.name] <= limit:
+                found.append(number)
+        return found
 
     def score(self, examples: Sequence[int], items: Sequence[Any]) -> Score:
         if self.metric.kind != "metric":

@@ -19,9 +19,11 @@ TEXT = files("caploc.validation") / "ordinary.txt"  # written for this purpose
 def measure_text(loaded: LoadedModel, mask: Mask) -> TextChange | None:
     """Compare next-word distributions with the intact model's; None if they are not finite."""
     masks = torch.from_numpy(mask)[None]
+    window = getattr(loaded.model.config, "max_position_embeddings", None)
     divergences, intact_surprises, surprises = [], [], []
     for paragraph in TEXT.read_text(encoding="utf-8").strip().split("\n\n"):
-        ids = torch.tensor([loaded.tokenizer(paragraph)["input_ids"]], device=loaded.device)
+        tokens = loaded.tokenizer(paragraph)["input_ids"][:window]
+        ids = torch.tensor([tokens], device=loaded.device)
         intact = log_probabilities(loaded, ids)
         with knocked_out(loaded.projections, loaded.grid, masks):
             after = log_probabilities(loaded, ids)
