@@ -77,7 +77,8 @@ def show_pair(task: Task, before: Row, after: Row) -> AnswerPair:
 def kind_of(pair: AnswerPair, before: Sequence[Response], after: Sequence[Response]) -> Kind:
     """Say what stands in the place of a lost answer."""
     text, first = (pair.knocked_out or "").strip(), after[0]
-    if isinstance(first, Scored) and begins_alike(first.instead, pair.gold or ""):
+    said = first.instead if len(after) == 1 and isinstance(first, Scored) else ""
+    if begins_alike(said, pair.gold or ""):
         return Kind.SPACE
     if not text:
         return Kind.EMPTY
