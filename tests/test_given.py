@@ -193,3 +193,9 @@ def test_what_cannot_be_handed_over_gets_a_sentence(given, error, words, tmp_pat
 def test_a_tokenizer_must_come_with_the_model(model, tmp_path):
     with pytest.raises(BadOption, match="needs its tokenizer"):
         caploc.locate(model, PAIRS, out=tmp_path, quiet=True)
+
+
+def test_answers_that_look_like_lists_are_texts(tmp_path):
+    pairs = [(f"{n} as a list is", f"[{n}, {n}]") for n in range(9)] + [("nothing is", "[]")]
+    task = load_task(str(write_task(pairs, tmp_path)), TaskOptions())
+    assert [task.requests(n)[0].continuation for n in range(10)] == [answer for _, answer in pairs]

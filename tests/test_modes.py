@@ -187,3 +187,13 @@ def test_evaluate_takes_modes(tmp_path):
     assert intact == [scores["zero"]["intact"]] * 3
     refused = told("evaluate", DEMO, "--task", TASK, "--mode", "patch")
     assert "--mode patch needs --corrupted TASK" in str(refused.exception)
+
+
+def test_the_corrupted_tasks_examples_are_its_own_where_the_tasks_are_said(pair, tmp_path):
+    lines = [{"q": f"{n}+{n}=", "a": str(2 * n)} for n in range(10, 20)]
+    (tmp_path / "other.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    options = TaskOptions(data={"test": str(tmp_path / "other.jsonl")})
+    asked = study(Mode("patch", pair[1]), pair[0], options=options)
+    (clean, *_), corrupted = asked.tasks().values(), asked.intervention().corrupted
+    assert clean.requests(0)[0].prompt == "10+10="
+    assert corrupted.requests(0) == load_task(pair[1], TaskOptions()).requests(0)

@@ -77,3 +77,16 @@ def test_a_folder_without_a_run_says_so(tmp_path):
 
 def test_a_public_function_is_the_same_each_time():
     assert caploc.locate is caploc.locate and caploc.locate.__name__ == "locate"
+
+
+def test_other_tasks_may_be_one_name_a_path_or_a_file_of_pairs(tmp_path):
+    """As on the command line."""
+    lines = [json.dumps({"prompt": f"{n}+{n}=", "answer": str(2 * n)}) for n in range(10, 30)]
+    file = tmp_path / "sums.jsonl"
+    file.write_text("\n".join(lines))
+    for given in ("demo/sentences", file, [str(file), "demo/recall"]):
+        out = tmp_path / str(len(list(tmp_path.iterdir())))
+        found = caploc.locate(DEMO, "demo/addition", **SMALL, also=given, out=out, quiet=True)
+        named = [each.name for each in found.result.validation.other_tasks]
+        first = given[0] if isinstance(given, list) else given
+        assert named[0] == first or named[0].endswith("sums.yaml")

@@ -154,11 +154,14 @@ class ModelOptions:
         if self.workers is None:
             yield self.engine()
             return
+        from caploc.engine.encoding import RequestEncoder
         from caploc.workers.distributed import DistributedEngine, WorkerRecipe
         from caploc.workers.ray_backend import WorkerPool
 
         recipe = WorkerRecipe(self.loading(), self.batch_size)
-        with DistributedEngine(WorkerPool(self.workers, recipe, self.device)) as engine:
+        encoder = RequestEncoder(self.weights().empty, self.tokenizer())
+        pool = WorkerPool(self.workers, recipe, self.device)
+        with DistributedEngine(pool, encoder.misfit) as engine:
             yield engine
 
     def tokenizer(self) -> "PreTrainedTokenizerBase":
@@ -432,7 +435,9 @@ class Study:
         """Load what it takes to knock heads out as the mode says."""
         from caploc.modes import Intervention
 
-        corrupted = self.model.tasks(self.mode.tasks, self.options, tokenizer)
+        # its examples are its own, also where the task's are said by --data
+        own = replace(self.options, data={})
+        corrupted = self.model.tasks(self.mode.tasks, own, tokenizer)
         return Intervention(self.mode, self.settings.seed, corrupted[0] if corrupted else None)
 
     def without_defects(
@@ -531,6 +536,9 @@ class Allowed:
                 f"{where} names the task {task}, which can run Python code ({code}) with your "
                 "rights; if you trust whoever made it, add --trust-remote-code."
             )
+
+
+LISTED = ("also", "spare", "twin", "exclude")  # options that hold names
 
 
 def with_general_task(said: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Scores with chosen heads knocked out: a few tasks once, or one more head at a time."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from caploc.components import Component
@@ -60,7 +60,8 @@ def evaluate(
     evaluation.check()
     model, options = evaluation.model, evaluation.options
     tasks = model.tasks(evaluation.tasks, options)
-    corrupted = model.tasks(evaluation.mode.tasks, options)
+    own = replace(options, data={})  # --data is the task's own
+    corrupted = model.tasks(evaluation.mode.tasks, own)
     intervention = Intervention(evaluation.mode, 0, corrupted[0] if corrupted else None)
     intervention.check_pairs(tasks[0], model.tokenizer)
     names = [str(head) for head in evaluation.heads]

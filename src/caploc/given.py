@@ -134,7 +134,7 @@ def write_task(pairs: Pairs, folder: Path, name: str = EXAMPLES) -> Path:
         "test_split": "test",
         "output_type": "loglikelihood",
         "doc_to_text": "{{prompt}}",
-        "doc_to_target": "{{answer}}",
+        "doc_to_target": "answer",  # the column: of a template lm-eval reads "[1]" as a list
         "target_delimiter": "",
         "metadata": {"version": 1},
         "metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}],

@@ -12,7 +12,7 @@ import pandas as pd
 from caploc import console
 from caploc.components import HEADS
 from caploc.contents import read_file
-from caploc.declaration import ModelOptions, Study, check_read, with_general_task
+from caploc.declaration import LISTED, ModelOptions, Study, check_read, with_general_task
 from caploc.engine import check_engine
 from caploc.errors import BadOption
 from caploc.findings import StudyFindings as Record
@@ -147,6 +147,9 @@ def locate(  # noqa: PLR0913  (what is no option of a study is its own parameter
     way = options.get("method", Study.method)
     folder = Path(out or default_folder(short, way, *kind, called))
     said = {"model": name, "task": name_task(wanted, folder), **options}
+    for each in {*LISTED} & {*options}:
+        names = [options[each]] if isinstance(options[each], str | Path) else options[each]
+        said[each] = [name_task(str(one), folder) for one in names]
     study = build(Study, with_general_task(said))
     check_read(options, study.method, study.settings.goal)
     check_engine(study.model.backend)

@@ -76,3 +76,32 @@ def test_a_broken_line_is_named(tmp_path):
     file.write_text('{"q": "a", "a": "b"}\n{"q": "a", \n')
     with pytest.raises(BadData, match="line 2"):
         answers(tmp_path, "json", file)
+
+
+def test_a_row_of_a_csv_with_a_field_too_many_is_refused(tmp_path):
+    file = tmp_path / "own.csv"
+    file.write_text("q,a\nin France, Paris,b\n")
+    with pytest.raises(BadData, match="a row goes on after its last column with 'b'"):
+        answers(tmp_path, "csv", file)
+
+
+def test_large_numbers_and_other_ends_of_lines_stay_text(tmp_path):
+    file = tmp_path / "own.csv"
+    file.write_text(f"q,a\none is,{10**23}\ntwo is,{10**22}\n")
+    assert answers(tmp_path, "csv", file) == [f" {10**23}", f" {10**22}"]
+    file = tmp_path / "own.jsonl"
+    file.write_text('{"q": "a\u2028b", "a": "c\x85"}\n')
+    assert answers(tmp_path, "json", file) == [" c\x85"]
+
+
+def test_a_column_that_the_first_record_lacks_is_read_all_the_same(tmp_path):
+    file = tmp_path / "own.jsonl"
+    file.write_text(
+        '{"q": "one is", "a": "1", "note": "x"}\n{"q": "two is", "a": "2", "more": "y"}'
+    )
+    answers(tmp_path, "json", file)
+    leaf = load_task(str(tmp_path / "own.yaml")).leaves[0]
+    assert [doc["more"] for doc in leaf.docs] == [None, "y"]
+    file.write_text('{"a": "1"}\n{"q": "two is", "a": "2"}')
+    with pytest.raises(BadData, match="Record 1 of task .* has no 'q'"):
+        answers(tmp_path, "json", file)

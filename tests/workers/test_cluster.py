@@ -80,7 +80,8 @@ def running(mark):
 
 def engine_on(cluster, replica=Replica, options=MODEL):
     workers = Workers(None, cluster.address, cpus=1)
-    return DistributedEngine(WorkerPool(workers, WorkerRecipe(options.loading()), "cpu", replica))
+    pool = WorkerPool(workers, WorkerRecipe(options.loading()), "cpu", replica)
+    return DistributedEngine(pool, lambda request: None)
 
 
 def asks(masks=48, examples=12):
@@ -277,7 +278,8 @@ def test_studies_survive_a_node_and_find_what_each_finds_in_one_process(losing, 
 def test_a_machine_of_its_own_listens_on_loopback_only():
     import ray
 
-    with DistributedEngine(WorkerPool(Workers(1), WorkerRecipe(MODEL.loading()), "cpu")) as engine:
+    pool = WorkerPool(Workers(1), WorkerRecipe(MODEL.loading()), "cpu")
+    with DistributedEngine(pool, lambda request: None) as engine:
         assert engine.loaded.grid.size == 96
         servers = [
             process

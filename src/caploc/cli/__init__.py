@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from importlib import import_module, metadata
 from inspect import cleandoc
+from io import TextIOWrapper
 from tempfile import NamedTemporaryFile
 from typing import Annotated, Any
 
@@ -203,6 +204,9 @@ def hush() -> None:
 def main() -> None:
     """Run a command and exit."""
     hush()
+    for stream in (sys.stdout, sys.stderr):  # a terminal that has no sign for a minus gets a `?`
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
     exit_after(partial(app, prog_name="caploc", standalone_mode=False))
 
 

@@ -108,7 +108,7 @@ def locate(
     folder = out or default_folder("neurons", model, method, *names)
     code.check()
     asked = build(NeuronStudy, said | {"task": options.with_pairs(tasks, folder)})
-    kinds = options.kinds_of(kind)
+    kinds = options.kinds_of(kind, folder)
     run_and_show(run, asked, folder, page=folder, output=output, kinds=kinds)
 
 
@@ -134,7 +134,7 @@ def overlap(
     """
     from caploc.neurons.locating import overlap as run
 
-    found = run(folders, options.kinds_of(kind), out, command=options.command_line())
+    found = run(folders, options.kinds_of(kind, folders[0]), out, command=options.command_line())
     show(*found, out or folders[0] / "overlap", as_json)
 
 

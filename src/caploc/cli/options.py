@@ -352,9 +352,10 @@ def parse_families(texts: list[str], option: str = "--family") -> dict[str, str]
     return families
 
 
-def kinds_of(texts: list[str] | None) -> dict[str, str]:
-    """The kind of each task, tasks named as the commands keep them."""
-    return {placed(task): kind for task, kind in parse_families(texts or [], "--kind").items()}
+def kinds_of(texts: list[str] | None, folder: Path) -> dict[str, str]:
+    """The kind of each task, tasks named as the command with this folder keeps them."""
+    kinds = parse_families(texts or [], "--kind")
+    return dict(zip(with_pairs(kinds, folder), kinds.values(), strict=True))
 
 
 def command_line() -> str:

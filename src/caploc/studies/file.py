@@ -13,7 +13,7 @@ from typing import Annotated, Any, Self, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from caploc.components import Heads
-from caploc.declaration import Allowed, ModelOptions, Study, with_general_task
+from caploc.declaration import LISTED, Allowed, ModelOptions, Study, with_general_task
 from caploc.errors import BadOption, CaplocError, OutOfMemory, describe_faults, unknown
 from caploc.files import read_toml
 from caploc.naming import are_twins, at_home, folder_name, placed
@@ -26,8 +26,6 @@ KEYS = [
     for name, flag in flags(Study).items()
     if flag.option.help and not flag.option.trust and name not in LAID
 ]
-
-LISTS = ("also", "spare", "twin", "exclude")  # keys that hold names
 
 Name = Annotated[str, Field(min_length=1)]
 Seed = Annotated[int, Field(ge=0)]
@@ -45,8 +43,8 @@ class OptionTable(BaseModel):
         for key, value in (self.model_extra or {}).items():
             if key not in KEYS:
                 raise unknown(KEYS, key, "key")
-            held = value if key in LISTS else value.values() if isinstance(value, dict) else ()
-            if key in LISTS and not isinstance(value, list):
+            held = value if key in LISTED else value.values() if isinstance(value, dict) else ()
+            if key in LISTED and not isinstance(value, list):
                 raise ValueError(f"{key} must be a list of names; got {value!r}")
             if key == "data" and not isinstance(value, dict):
                 raise ValueError(f"{key} must be a table of files; got {value!r}")

@@ -4,6 +4,7 @@ JSON and CSV of this disk are read as they are written: no date, leading zero or
 changed. The `datasets` library reads the rest; none of its readers from version 5 on unpickles.
 """
 
+import csv
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,11 +13,11 @@ from typing import Any
 from unittest.mock import patch
 
 import datasets
-import pandas as pd
 from lm_eval.tasks._index import Entry
 
 from caploc.errors import BadData, BadOption
 from caploc.options import data_format
+from caploc.pairs import BEYOND
 
 SPLITS = ("test_split", "validation_split", "training_split", "fewshot_split")  # of a definition
 
@@ -151,7 +152,9 @@ def reader_as_written(load: Callable[..., Any]) -> Callable[..., Any]:
             records = [record for file in list_places(each) for record in read(Path(file))]
             if not records:
                 raise ValueError("there are no data in it")
-            tables[split] = datasets.Dataset.from_list(records)
+            names = dict.fromkeys(name for record in records for name in record)
+            columns = {name: [record.get(name) for record in records] for name in names}
+            tables[split] = datasets.Dataset.from_dict(columns)
         return datasets.DatasetDict(tables)
 
     return load_as_written
@@ -163,7 +166,7 @@ def read_json(file: Path) -> list[dict[str, Any]]:
     if text.lstrip().startswith("["):
         return list(json.loads(text))
     records = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):  # JSON may hold other ends of lines
         if line.strip():
             try:
                 records.append(json.loads(line))
@@ -177,10 +180,16 @@ def read_json(file: Path) -> list[dict[str, Any]]:
 def read_csv(file: Path) -> list[dict[str, Any]]:
     """Read the records of a CSV as text; a column is of numbers where all are written as such.
 
-    An empty cell is None.
+    An empty cell is None. Raises ValueError for a row with more fields than the header.
     """
-    table = pd.read_csv(file, dtype=str, keep_default_na=False)
-    columns = {name: as_integers(table[name].tolist()) for name in table.columns}
+    with file.open(encoding="utf-8-sig", newline="") as text:
+        reader = csv.DictReader(text, restkey=BEYOND, strict=True)
+        rows = list(reader)
+    if beyond := next((row[BEYOND] for row in rows if BEYOND in row), None):
+        raise ValueError(f"a row goes on after its last column with {', '.join(beyond)!r}")
+    columns = {
+        name: as_integers([row[name] or "" for row in rows]) for name in reader.fieldnames or ()
+    }
     return [
         dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
     ]
@@ -189,7 +198,9 @@ def read_csv(file: Path) -> list[dict[str, Any]]:
 def as_integers(values: Sequence[str]) -> list[int | str | None]:
     """Turn a column into integers if each is written as Python writes it; else keep the text."""
     try:
-        whole = all(str(int(value)) == value for value in values if value)
+        whole = all(
+            str(int(value)) == value and abs(int(value)) < 2**63 for value in values if value
+        )
     except ValueError:
         whole = False
     return [(int(value) if whole else value) if value else None for value in values]

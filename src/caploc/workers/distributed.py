@@ -2,7 +2,7 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from itertools import groupby
@@ -124,20 +124,18 @@ def cut_chunks(asks: Iterable[Ask], workers: int) -> list[list[Ask]]:
 class DistributedEngine:
     """Answers asks with the workers of a pool; `grid` as `BatchEngine`'s."""
 
-    def __init__(self, pool: Any) -> None:  # a `ray_backend.WorkerPool`, which imports this module
-        """Wait for the first worker to have its model.
+    def __init__(self, pool: Any, misfit: Callable[[Request], str | None]) -> None:
+        """Wait for the first worker of a `ray_backend.WorkerPool` to have its model.
 
-        Raises UserError if a worker refuses the model; RunFailed if no worker comes up.
+        `misfit` says why the model cannot read a request whole; None if it can. Raises UserError if
+        a worker refuses the model; RunFailed if no worker comes up.
         """
-        self.pool = pool
+        self.pool, self.misfit = pool, misfit
         self.loaded: ModelIdentity = pool.identify()
 
     @property
     def grid(self) -> Heads:
         return self.loaded.grid
-
-    def misfit(self, request: Request) -> None:
-        """Leave it to the workers, which have the tokenizer."""
 
     def answer(self, asks: Iterable[Ask]) -> Iterator[list[Answer]]:
         """Answer every ask once, a chunk at a time.
