@@ -197,3 +197,10 @@ def test_the_corrupted_tasks_examples_are_its_own_where_the_tasks_are_said(pair,
     (clean, *_), corrupted = asked.tasks().values(), asked.intervention().corrupted
     assert clean.requests(0)[0].prompt == "10+10="
     assert corrupted.requests(0) == load_task(pair[1], TaskOptions()).requests(0)
+
+
+def test_copies_have_no_counterpart_of_their_own(pair, tmp_path):
+    lines = [{"q": "11+22=", "a": "33"}] * 2
+    tasks = [load_task(str(write_task_file(tmp_path, lines, name))) for name in ("one", "other")]
+    with pytest.raises(BadOption, match="example 1 of .* repeats an earlier one"):
+        Intervention(Mode("patch", tasks[1].name), 0, tasks[1]).check_pairs(tasks[0], lambda: None)

@@ -64,6 +64,13 @@ class Intervention:
         if self.corrupted is None:
             return
         self.sources(task)
+        first: dict[str, int] = {}
+        keys = (task.key(example) for example in range(task.size))
+        if copies := [n for n, key in enumerate(keys) if first.setdefault(key, n) != n]:
+            raise BadOption(
+                f"--corrupted {self.corrupted.name}: example {copies[0]} of {task.name} repeats an "
+                "earlier one, and rows are known by what they ask; leave it out of both files."
+            )
         read, unlike = tokenizer(), []
         for example in range(task.size):
             pair = task.in_metric().requests(example)[0], self.corrupted.requests(example)[0]
@@ -103,7 +110,7 @@ class Intervention:
             raise BadOption(
                 f"--corrupted {corrupted.name} has {corrupted.size:,} examples, and {task.name} "
                 f"{task.size:,}; example n of one must be the counterpart of example n of the "
-                "other."
+                "other (copies of a question, and what --leave-out leaves out, do not count)."
             )
         made: dict[Request, Source] = {}
 
