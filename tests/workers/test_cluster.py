@@ -22,6 +22,7 @@ from caploc.store import Store
 from caploc.studies import run_studies
 from caploc.study import run_study
 from caploc.tasks.catalog import load_task
+from caploc.tasks.task import LogLikelihood
 from caploc.workers import DistributedEngine, Workers
 from caploc.workers.distributed import Replica, WorkerRecipe
 from caploc.workers.ray_backend import WorkerPool
@@ -296,3 +297,10 @@ def test_a_machine_of_its_own_listens_on_loopback_only():
         assert places
         assert places <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
     assert not ray.is_initialized()
+
+
+def test_what_the_model_cannot_read_is_known_before_a_worker_is_asked(running):
+    long = LogLikelihood("1+" * 5000, "2")
+    with replace(MODEL, workers=Workers(None, running.address, cpus=1)).answering() as engine:
+        assert "the model's window of" in engine.misfit(long)
+        assert engine.misfit(LogLikelihood("1+1=", "2")) is None
