@@ -302,7 +302,8 @@ def draw_random(grid: Grid[Any], heads: Sequence[str]) -> Masks:
     if not mask.any():
         return np.zeros((0, mask.size), dtype=bool)
     drawn = designs.layer_matched_masks(mask, grid.layer_slices, 50 * RANDOM_SETS, seed=SEED)
-    whole = drawn[drawn.sum(axis=1) == mask.sum()]
+    layers = [drawn[:, own].sum(axis=1) == mask[own].sum() for own in grid.layer_slices]
+    whole = drawn[np.all(layers, axis=0)]
     _, first = np.unique(whole, axis=0, return_index=True)
     return whole[np.sort(first)[:RANDOM_SETS]]
 
