@@ -145,3 +145,8 @@ def test_a_model_whose_heads_share_nothing_has_no_groups():
 def test_a_kind_that_there_is_not_is_refused_with_those_that_are():
     with pytest.raises(UnknownName, match="groups, heads, layers"):
         find_grid("columns", UNEVEN)
+
+
+def test_what_is_no_name_of_a_head_is_refused():
+    with pytest.raises(BadOption, match=r"\(0, 1\) names no head; write it as a text"):
+        Heads((4, 4)).mask([(0, 1)])

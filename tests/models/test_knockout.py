@@ -55,8 +55,6 @@ def test_no_heads_change_nothing(heads):
     [
         (["L2H0"], UnknownName, "There is no head L2H0: the model has layers L0 to L1"),
         (["2:0"], BadOption, "'2:0' is not a head"),
-        ([(0, 1)], BadOption, r"\(0, 1\) names no head; write it as a text"),
-        (None, BadOption, "heads=None is no list of heads"),
         ("L0H1", BadOption, "is one text; give a list"),
         (np.ones(8), BadOption, "A mask must be boolean"),
         (np.ones(9, dtype=bool), BadOption, "one column for each of the 8 heads"),

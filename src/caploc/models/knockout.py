@@ -1,6 +1,6 @@
 """Knock out heads of a model, for a `with` block."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeAlias
 from weakref import WeakKeyDictionary
@@ -75,8 +75,6 @@ def _masks(grid: Heads, heads: KnockedOut) -> Bool[Tensor, "rows heads"]:
                 f"heads={heads!r} is one text; give a list, such as ['L2H3', 'L0H1'], or "
                 "read_heads('heads.json')."
             )
-        if not isinstance(heads, Iterable):
-            raise BadOption(f"heads={heads!r} is no list of heads, such as ['L2H3', 'L0H1'].")
         return torch.from_numpy(grid.mask(heads))[None]
     masks = torch.as_tensor(heads)
     if masks.dtype != torch.bool:
