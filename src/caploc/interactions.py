@@ -73,7 +73,7 @@ LOST = 0.1  # share of the answer's probability that a head must take beside the
 LEVEL = 0.05  # false discovery rate at which an interaction is named
 PER_HEAD = 4  # examples of every head that may be a backup, if no budget is given
 EXAMPLES = 100
-FEWEST = 10  # of which none that are all alike are taken for a spread of 0
+FEWEST = 10  # examples: two or three may give one contrast by chance, and seem sure
 LIMITS = (
     "Two heads that cover for each other completely, neither found alone, are out of reach of any "
     "scan of this size. A score near its floor makes contrasts look positive."

@@ -239,10 +239,10 @@ def test_the_projects_own_studies_can_be_had():
     [
         ("also = 5", "settings: also must be a list of names; got 5"),
         ('also = "words/upper"', "settings: also must be a list of names; got 'words/upper'"),
-        ("spare = [1]", "settings: spare must hold texts; got 1"),
+        ("spare = [1]", "settings: spare must be a list of names; got [1]"),
         ("exclude = 4", "settings: exclude must be a list of names; got 4"),
         ("data = 3", "settings: data must be a table of files; got 3"),
-        ("data = {test = 3}", "settings: data must hold texts; got 3"),
+        ("data = {test = 3}", "settings: data must be a table of files; got {'test': 3}"),
     ],
 )
 def test_an_option_of_another_kind_is_named(tmp_path, option, said):

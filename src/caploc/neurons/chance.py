@@ -156,7 +156,10 @@ class Excess(JsonRecord):
 
     @classmethod
     def of(cls, located: Effects, random: DrawnEffects, *, seed: int = 0) -> "Excess":
-        """Raises BadOption if there are fewer than 5 draws; BadData if an effect is infinite."""
+        """Hold effects of located neurons against those of random draws.
+
+        Raises BadOption if there are fewer than 5 draws; BadData if an effect is infinite.
+        """
         if len(random) < FEWEST:
             raise BadOption(
                 f"A specificity gain needs at least {FEWEST} random draws; got {len(random)}."

@@ -4,7 +4,7 @@ Its keys are the options of `caploc locate`, with `_` for `-`; every model is as
 method and seed.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -33,6 +33,10 @@ T = TypeVar("T")
 Some = Annotated[list[T], Field(min_length=1)]  # one or more
 
 
+def all_texts(values: Iterable[Any]) -> bool:
+    return all(isinstance(each, str) for each in values)
+
+
 class OptionTable(BaseModel):
     """A table of the file that also holds options; their values are read with the whole study."""
 
@@ -43,13 +47,10 @@ class OptionTable(BaseModel):
         for key, value in (self.model_extra or {}).items():
             if key not in KEYS:
                 raise unknown(KEYS, key, "key")
-            held = value if key in LISTED else value.values() if isinstance(value, dict) else ()
-            if key in LISTED and not isinstance(value, list):
+            if key in LISTED and not (isinstance(value, list) and all_texts(value)):
                 raise ValueError(f"{key} must be a list of names; got {value!r}")
-            if key == "data" and not isinstance(value, dict):
+            if key == "data" and not (isinstance(value, dict) and all_texts(value.values())):
                 raise ValueError(f"{key} must be a table of files; got {value!r}")
-            if wrong := [each for each in held if not isinstance(each, str)]:
-                raise ValueError(f"{key} must hold texts; got {wrong[0]!r}")
         return self
 
 
