@@ -34,6 +34,7 @@ Some = Annotated[list[T], Field(min_length=1)]  # one or more
 
 
 def all_texts(values: Iterable[Any]) -> bool:
+    """Tell whether all of these are texts."""
     return all(isinstance(each, str) for each in values)
 
 
