@@ -170,6 +170,13 @@ def test_workers_without_room_are_refused(cluster):
         WorkerPool(workers, WorkerRecipe(MODEL.loading()), "cpu")
 
 
+def test_what_the_model_cannot_read_is_known_before_a_worker_is_asked(cluster):
+    long = LogLikelihood("1+" * 5000, "2")
+    with replace(MODEL, workers=Workers(None, cluster.address, cpus=1)).answering() as engine:
+        assert "the model's window of" in engine.misfit(long)
+        assert engine.misfit(LogLikelihood("1+1=", "2")) is None
+
+
 START = (
     "import os, subprocess, sys\n"
     "from caploc.workers import Workers\n"
@@ -297,10 +304,3 @@ def test_a_machine_of_its_own_listens_on_loopback_only():
         assert places
         assert places <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
     assert not ray.is_initialized()
-
-
-def test_what_the_model_cannot_read_is_known_before_a_worker_is_asked(running):
-    long = LogLikelihood("1+" * 5000, "2")
-    with replace(MODEL, workers=Workers(None, running.address, cpus=1)).answering() as engine:
-        assert "the model's window of" in engine.misfit(long)
-        assert engine.misfit(LogLikelihood("1+1=", "2")) is None
