@@ -73,5 +73,5 @@ def test_a_run_on_gguf_is_noted_resumed_asked_and_exported(folder, task):
     studies = (
         f'out = "many"\n[[models]]\nname = "tiny.gguf"\n[[tasks]]\nname = "{task}"\nexamples = 8\n'
     )
-    Path("studies.toml").write_text(studies + "controls = 0\nbudget = 100\n")
+    Path("studies.toml").write_text(studies + "controls = 0\nbudget = 320\n")
     run("run", "studies.toml")
