@@ -30,10 +30,10 @@ from caploc import designs
 from caploc.components import Masks
 from caploc.console import progress
 from caploc.declaration import ModelOptions, Study
-from caploc.given import write_task
 from caploc.measurement import Meter, Meters, as_measurements
 from caploc.models.loading import LoadedModel
 from caploc.options import Settings, TaskOptions
+from caploc.pairs import write_task
 from caploc.search import Plan
 from caploc.search.plan import column_mask
 from caploc.store import Store

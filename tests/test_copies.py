@@ -5,7 +5,7 @@ import pytest
 
 from caploc.declaration import ModelOptions, Study
 from caploc.errors import BadData
-from caploc.given import write_task
+from caploc.pairs import write_task
 from caploc.progress import Silent
 from caploc.recovery import fit_paired
 from caploc.recovery.estimate import Measurements

@@ -14,9 +14,10 @@ from caploc.declaration import Allowed, ModelOptions
 from caploc.errors import BadData, BadOption, UserError
 from caploc.export import Export
 from caploc.finished import FinishedRun
-from caploc.given import digest_pair, digest_weights, write_task
+from caploc.given import digest_pair, digest_weights
 from caploc.models.sources import find_source
 from caploc.options import TaskOptions
+from caploc.pairs import write_task
 from caploc.playground.chat import Chat
 from caploc.progress import Silent
 from caploc.tasks.catalog import load_task

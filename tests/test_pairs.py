@@ -8,8 +8,7 @@ from typer.testing import CliRunner
 
 from caploc.cli import app
 from caploc.errors import BadData
-from caploc.given import name_examples
-from caploc.pairs import read_pairs
+from caploc.pairs import name_examples, read_pairs
 from worlds import DEMO
 
 PAIRS = [(f"{a}+{b}=", str(a + b)) for a in range(12, 52, 7) for b in range(13, 53, 5)]

@@ -20,7 +20,7 @@ NEURONS, ERASURE, ENHANCEMENT = "neurons.json", "erasure.json", "enhancement.jso
 OVERLAP = "overlap.json"
 LEDGER = "ledger.jsonl"
 STUDIES = "studies.json"  # marks a folder of several studies, which share its rows
-PAIRS = "examples.parquet"  # in a folder of its own: pairs that a program or a file hands over
+EXAMPLES = "examples.parquet"  # in a folder of its own: pairs that a program or a file hands over
 # What is in a run's folder before its first row.
 BEGUN = (RUN, STUDIES, ROWS, f"{ROWS}-wal", f"{ROWS}-shm", LOCK)
 TOLD = 6  # differences that a sentence names

@@ -1,31 +1,21 @@
-"""Models and examples that a program hands over itself, where commands name them."""
+"""Models that a program hands over itself, where commands name them."""
 
 import json
-import reprlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from caploc.engine.batch import BatchEngine
-from caploc.errors import BadData, BadOption
-from caploc.folder import PAIRS
+from caploc.errors import BadOption
 from caploc.models.guard import model_ends
 from caploc.models.loading import LoadedModel, prove_model
 from caploc.models.placement import weights_wait
-from caploc.naming import keep_plain
-from caploc.pairs import read_pairs
-from caploc.search.summary import FEWEST_RIGHT
-
-Pairs = Sequence[tuple[str, str]]
-EXAMPLES = "your task"  # the name of one that has none
 
 
 @contextmanager
@@ -96,66 +86,3 @@ def digest_weights(model: PreTrainedModel) -> str:
             at_work = [] if module.disable_adapters else module.active_adapters
             digest.update(f"{name} {at_work} {merged} {scaling}".encode())
     return digest.hexdigest()
-
-
-def name_examples(pairs: Pairs, name: str = EXAMPLES) -> str:
-    """Return a folder's name for these examples; other ones have another."""
-    examples = [example_of(number, pair) for number, pair in enumerate(pairs)]
-    return f"{name}-{blake2b(json.dumps(examples).encode(), digest_size=4).hexdigest()}"
-
-
-def write_task(pairs: Pairs, folder: Path, name: str = EXAMPLES) -> Path:
-    """Write examples as a task in lm-eval's form below the folder; return its YAML.
-
-    Prompt and answer are asked as they are written. An example is right where the answer is what
-    the model would say after the prompt, token by token.
-
-    Raises:
-        BadData: if there are too few different prompts to name a head, or one is no pair of texts.
-    """
-    examples = [example_of(number, pair) for number, pair in enumerate(pairs)]
-    if not examples:
-        raise BadData("There are no examples; give a list of (prompt, answer).")
-    different = len({example["prompt"] for example in examples})
-    if different < FEWEST_RIGHT:  # a search looks for nothing unless as many are right
-        count = f"{different} different {'prompt is' if different == 1 else 'prompts are'}"
-        raise BadData(
-            f"{count} too few to tell a needed head from chance; give {FEWEST_RIGHT} or more that "
-            "the model gets right."
-        )
-    place = folder / name_examples(pairs, name)
-    place.mkdir(parents=True, exist_ok=True)
-    # a table that says what is text: of JSON a reader would make times of dates
-    pd.DataFrame(examples, dtype="string").to_parquet(place / PAIRS, index=False)
-    task = {
-        "task": name,
-        "dataset_path": "parquet",
-        "dataset_kwargs": {"data_files": {"test": str((place / PAIRS).absolute())}},
-        "test_split": "test",
-        "output_type": "loglikelihood",
-        "doc_to_text": "{{prompt}}",
-        "doc_to_target": "answer",  # the column: of a template lm-eval reads "[1]" as a list
-        "target_delimiter": "",
-        "metadata": {"version": 1},
-        "metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}],
-    }
-    path = place / f"{name}.yaml"
-    path.write_text(json.dumps(task, indent=1), encoding="utf-8")  # JSON is YAML
-    return path.absolute()
-
-
-def task_of_file(name: str, folder: Path) -> str:
-    """Write a file of pairs as a task below the folder, by the file's name; return its YAML."""
-    title = keep_plain(Path(name).stem) or EXAMPLES
-    return str(write_task(read_pairs(name), folder, title))
-
-
-def example_of(number: int, pair: Any) -> dict[str, str]:
-    """Name the parts of an example, which stay as they are written."""
-    fits = isinstance(pair, tuple | list) and len(pair) == 2
-    if not fits or not all(isinstance(text, str) and text for text in pair):
-        raise BadData(
-            f"Example {number} is {reprlib.repr(pair)}; each must be a pair of texts, (prompt, "
-            "answer)."
-        )
-    return dict(zip(("prompt", "answer"), pair, strict=True))

@@ -17,19 +17,12 @@ from caploc.engine import check_engine
 from caploc.errors import BadOption
 from caploc.findings import StudyFindings as Record
 from caploc.folder import RESULT
-from caploc.given import (
-    Pairs,
-    answering,
-    name_examples,
-    proved,
-    task_of_file,
-    write_task,
-)
+from caploc.given import answering, proved
 from caploc.models.knockout import knockout
 from caploc.models.loading import LoadedModel
-from caploc.naming import default_folder, is_folder, placed
+from caploc.naming import default_folder, is_folder
 from caploc.options import build, flags
-from caploc.pairs import is_pairs
+from caploc.pairs import Pairs, name_examples, name_task, write_task
 from caploc.report.card import write_html, write_text
 from caploc.result import HeadEffect, Result
 from caploc.study import run_study
@@ -146,7 +139,8 @@ def locate(  # noqa: PLR0913  (what is no option of a study is its own parameter
     kind = {options.get("components", HEADS)} - {HEADS}
     way = options.get("method", Study.method)
     folder = Path(out or default_folder(short, way, *kind, called))
-    said = {"model": name, "task": name_task(wanted, folder), **options}
+    made = name_task(wanted, folder) if isinstance(wanted, str) else write_task(wanted, folder)
+    said = {"model": name, "task": str(made), **options}
     for each in {*LISTED} & {*options}:
         names = [options[each]] if isinstance(options[each], str | Path) else options[each]
         said[each] = [name_task(str(one), folder) for one in names]
@@ -166,13 +160,6 @@ def locate(  # noqa: PLR0913  (what is no option of a study is its own parameter
             console.say(note)
     mine = None if loaded is None else loaded.model
     return Findings(found.result, found.folder, found.report, mine)
-
-
-def name_task(wanted: str | Pairs, folder: Path) -> str:
-    """Name a task as a study does; one of pairs is written into the folder."""
-    if not isinstance(wanted, str):
-        return str(write_task(wanted, folder))
-    return task_of_file(wanted, folder) if is_pairs(wanted) else placed(wanted)
 
 
 def opened(

@@ -1,13 +1,20 @@
-"""Files of pairs: a prompt and its right answer in each line, as JSON or CSV."""
+"""Pairs of a prompt and its right answer: files of them, and the task made of them."""
 
 import csv
 import json
-from collections.abc import Iterator
+import reprlib
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
 from io import StringIO
+from pathlib import Path
+from typing import Any
 
 from caploc.errors import BadData
-from caploc.naming import PAIRS, at_home, is_file
+from caploc.folder import EXAMPLES
+from caploc.naming import PAIRS, at_home, is_file, keep_plain, placed
 
+Pairs = Sequence[tuple[str, str]]
+UNNAMED = "your task"
 COLUMNS = ("prompt", "answer")
 BEYOND = "\0"  # no column's name: fields of a row that the header has no name for
 FORM = '{"prompt": "The capital of France is", "answer": " Paris"}'
@@ -82,3 +89,72 @@ def pair_of(name: str, number: int, row: object) -> tuple[str, str]:
                 "is not blank."
             )
     return row["prompt"], row["answer"]
+
+
+def name_examples(pairs: Pairs, name: str = UNNAMED) -> str:
+    """Return a folder's name for these examples; other ones have another."""
+    examples = [example_of(number, pair) for number, pair in enumerate(pairs)]
+    return f"{name}-{blake2b(json.dumps(examples).encode(), digest_size=4).hexdigest()}"
+
+
+def write_task(pairs: Pairs, folder: Path, name: str = UNNAMED) -> Path:
+    """Write examples as a task in lm-eval's form below the folder; return its YAML.
+
+    Prompt and answer are asked as they are written. An example is right where the answer is what
+    the model would say after the prompt, token by token.
+
+    Raises:
+        BadData: if there are too few different prompts to name a head, or one is no pair of texts.
+    """
+    from pyarrow import Table, parquet  # here, since these two take seconds to load
+
+    from caploc.search.summary import FEWEST_RIGHT
+
+    examples = [example_of(number, pair) for number, pair in enumerate(pairs)]
+    if not examples:
+        raise BadData("There are no examples; give a list of (prompt, answer).")
+    different = len({example["prompt"] for example in examples})
+    if different < FEWEST_RIGHT:  # a search looks for nothing unless as many are right
+        count = f"{different} different {'prompt is' if different == 1 else 'prompts are'}"
+        raise BadData(
+            f"{count} too few to tell a needed head from chance; give {FEWEST_RIGHT} or more that "
+            "the model gets right."
+        )
+    place = folder / name_examples(pairs, name)
+    place.mkdir(parents=True, exist_ok=True)
+    # a table that says what is text: of JSON a reader would make times of dates
+    parquet.write_table(Table.from_pylist(examples), place / EXAMPLES)
+    task = {
+        "task": name,
+        "dataset_path": "parquet",
+        "dataset_kwargs": {"data_files": {"test": str((place / EXAMPLES).absolute())}},
+        "test_split": "test",
+        "output_type": "loglikelihood",
+        "doc_to_text": "{{prompt}}",
+        "doc_to_target": "answer",  # the column: of a template lm-eval reads "[1]" as a list
+        "target_delimiter": "",
+        "metadata": {"version": 1},
+        "metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}],
+    }
+    path = place / f"{name}.yaml"
+    path.write_text(json.dumps(task, indent=1), encoding="utf-8")  # JSON is YAML
+    return path.absolute()
+
+
+def name_task(name: str, folder: Path, start: Path = Path()) -> str:
+    """Name a task as a study does; a file of pairs is written below the folder as a task."""
+    path = placed(name, start)
+    if not is_pairs(path):
+        return path
+    return str(write_task(read_pairs(path), folder, keep_plain(Path(path).stem) or UNNAMED))
+
+
+def example_of(number: int, pair: Any) -> dict[str, str]:
+    """Name the parts of an example, which stay as they are written."""
+    fits = isinstance(pair, tuple | list) and len(pair) == 2
+    if not fits or not all(isinstance(text, str) and text for text in pair):
+        raise BadData(
+            f"Example {number} is {reprlib.repr(pair)}; each must be a pair of texts, (prompt, "
+            "answer)."
+        )
+    return dict(zip(("prompt", "answer"), pair, strict=True))

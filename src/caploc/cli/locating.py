@@ -11,7 +11,7 @@ from caploc.components import HEADS
 from caploc.declaration import Study, check_places, check_read, with_general_task
 from caploc.naming import default_folder
 from caploc.options import build
-from caploc.pairs import is_pairs
+from caploc.pairs import is_pairs, name_task
 
 if TYPE_CHECKING:
     from caploc.result import Result
@@ -61,8 +61,10 @@ def locate(
 
     with output.progress() as progress:
         tasks = {"also": first.other_tasks, "spare": first.spare, "twin": first.twins}
-        said |= {each: options.with_pairs(them, folder) for each, them in tasks.items() if them}
-        (said["task"],) = options.with_pairs([named], folder)
+        said |= {
+            each: [name_task(name, folder) for name in them] for each, them in tasks.items() if them
+        }
+        said["task"] = name_task(named, folder)
         wanted = build(Study, with_general_task(said | {"workers": answering}))
         found = run_study(wanted, folder, progress, command=options.command_line())
     if output.as_json:

@@ -10,6 +10,7 @@ from caploc.declaration import ModelOptions, check_places
 from caploc.errors import BadOption
 from caploc.naming import default_folder
 from caploc.options import Mode, TaskOptions, build
+from caploc.pairs import name_task
 
 
 @options.takes_groups
@@ -58,7 +59,7 @@ def evaluate(
         evaluation = Evaluation(
             loaded,
             tuple(parse_components(heads)),
-            tuple(options.with_pairs(options.split_names(task), folder)),
+            tuple(name_task(name, folder) for name in options.split_names(task)),
             asked,
             limit,
             mode,

@@ -14,7 +14,7 @@ from caploc.folder import check_new
 from caploc.naming import default_folder
 from caploc.neurons.options import Enhancing, Erasing, NeuronStudy
 from caploc.options import build, flags, record
-from caploc.pairs import is_pairs
+from caploc.pairs import is_pairs, name_task
 
 if TYPE_CHECKING:
     from caploc.declaration import Allowed
@@ -107,7 +107,7 @@ def locate(
     names = (Path(name).stem if is_pairs(name) else name for name in tasks)
     folder = out or default_folder("neurons", model, method, *names)
     code.check()
-    asked = build(NeuronStudy, said | {"task": options.with_pairs(tasks, folder)})
+    asked = build(NeuronStudy, said | {"task": [name_task(name, folder) for name in tasks]})
     kinds = options.kinds_of(kind, folder)
     run_and_show(run, asked, folder, page=folder, output=output, kinds=kinds)
 

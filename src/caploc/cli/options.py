@@ -22,9 +22,9 @@ from caploc import console
 from caploc.declaration import Allowed, ModelOptions, Study
 from caploc.errors import BadOption
 from caploc.folder import RESULT, UNIVERSAL, check_named, check_out, finished_in, read_json
-from caploc.naming import at_home, check_model_name, check_tasks, is_file, placed
+from caploc.naming import at_home, check_model_name, check_tasks, is_file
 from caploc.options import Flag, Option, Workers, build, flag_of, flags, record
-from caploc.pairs import is_pairs, read_pairs
+from caploc.pairs import is_pairs, name_task, read_pairs
 from caploc.progress import Progress
 
 BUBBLEWRAP = "bubblewrap"
@@ -75,13 +75,6 @@ def check_named_tasks(names: Sequence[str]) -> None:
     check_tasks(names)
     for name in filter(is_pairs, names):
         read_pairs(name)  # says what is amiss
-
-
-def with_pairs(names: Iterable[str], folder: Path) -> list[str]:
-    """Name tasks as a study does: of a file of pairs the task that is made of it in the folder."""
-    from caploc.given import task_of_file
-
-    return [task_of_file(name, folder) if is_pairs(name) else placed(name) for name in names]
 
 
 def check_heads(*texts: str | None) -> None:
@@ -355,7 +348,7 @@ def parse_families(texts: list[str], option: str = "--family") -> dict[str, str]
 def kinds_of(texts: list[str] | None, folder: Path) -> dict[str, str]:
     """The kind of each task, tasks named as the command with this folder keeps them."""
     kinds = parse_families(texts or [], "--kind")
-    return dict(zip(with_pairs(kinds, folder), kinds.values(), strict=True))
+    return {name_task(name, folder): kind for name, kind in kinds.items()}
 
 
 def command_line() -> str:

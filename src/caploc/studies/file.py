@@ -16,9 +16,9 @@ from caploc.components import Heads
 from caploc.declaration import LISTED, Allowed, ModelOptions, Study, with_general_task
 from caploc.errors import BadOption, CaplocError, OutOfMemory, describe_faults, unknown
 from caploc.files import read_toml
-from caploc.naming import are_twins, at_home, folder_name, placed
+from caploc.naming import are_twins, at_home, folder_name
 from caploc.options import build, flags
-from caploc.pairs import is_pairs
+from caploc.pairs import name_task
 
 LAID = ("model", "task", "method", "seed")  # what the file has lists of
 KEYS = [
@@ -197,16 +197,12 @@ def read_studies(path: Path, allowed: Allowed | None = None, out: Path | None = 
 
 def with_pairs(said: Mapping[str, Any], start: Path, folder: Path) -> dict[str, Any]:
     """Name in the place of each file of pairs the task that is made of it in the folder."""
-
-    def made(name: str) -> str:
-        if not is_pairs(placed(name, start)):
-            return name
-        from caploc.given import task_of_file  # loads PyTorch
-
-        return task_of_file(placed(name, start), folder)
-
-    tasks = {key: tuple(map(made, said[key])) for key in ("also", "spare", "twin") if key in said}
-    return {**said, "task": made(said["task"]), **tasks}
+    tasks = {
+        key: tuple(name_task(name, folder, start) for name in said[key])
+        for key in ("also", "spare", "twin")
+        if key in said
+    }
+    return {**said, "task": name_task(said["task"], folder, start), **tasks}
 
 
 def read_study(said: Mapping[str, Any], start: Path, allowed: Allowed) -> Study:
