@@ -1,10 +1,11 @@
-"""Read a user's TOML, name what is asked, and write files whole or not at all."""
+"""Read a user's files, name what is asked, and write files whole or not at all."""
 
+import csv
 import json
 import os
 import shutil
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
@@ -16,6 +17,7 @@ from safetensors import SafetensorError
 from caploc.errors import BadData, StoreFailed
 
 COMPACT = (",", ":")
+BEYOND = "\0"  # no column's name: fields of a row that the header has no name for
 
 
 def digest(asked: dict[str, Any], separators: tuple[str, str] | None = None) -> str:
@@ -32,6 +34,34 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise BadData(f"There is no file {path}; give the path of a study file.") from None
     except (OSError, ValueError) as error:  # tomllib's and Unicode's errors among them
         raise BadData(f"{path} cannot be read as TOML: {error}.") from None
+
+
+def read_json_lines(text: str) -> Iterator[tuple[int, Any]]:
+    """Yield what each line holds, with its number; raises ValueError for what is no JSON."""
+    for number, line in enumerate(text.split("\n"), 1):  # JSON may hold other ends of lines
+        if line.strip():
+            try:
+                yield number, json.loads(line)
+            except ValueError as error:
+                raise ValueError(f"line {number} is no JSON ({error}): {line[:40]!r}") from None
+
+
+def read_csv(text: Iterable[str]) -> Iterator[tuple[int, dict[str, str | None]]]:
+    """Yield each row by its columns, with the number of its last line; None where it ends early.
+
+    Raises ValueError for what is no CSV, and for a row with more fields than the header.
+    """
+    reader = csv.DictReader(text, restkey=BEYOND, strict=True)
+    try:
+        for row in reader:
+            if BEYOND in row:
+                raise ValueError(
+                    f"line {reader.line_num} has more fields than the header: "
+                    f"{', '.join(map(repr, row[BEYOND]))}; quote a text that holds a comma"
+                )
+            yield reader.line_num, row
+    except csv.Error as error:
+        raise ValueError(f"line {reader.line_num + 1} is no CSV ({error})") from None
 
 
 @contextmanager

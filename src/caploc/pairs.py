@@ -1,22 +1,21 @@
 """Pairs of a prompt and its right answer: files of them, and the task made of them."""
 
-import csv
 import json
 import reprlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from caploc.errors import BadData
+from caploc.files import read_csv, read_json_lines
 from caploc.folder import EXAMPLES
 from caploc.naming import PAIRS, at_home, is_file, keep_plain, placed
 
 Pairs = Sequence[tuple[str, str]]
 UNNAMED = "your task"
 COLUMNS = ("prompt", "answer")
-BEYOND = "\0"  # no column's name: fields of a row that the header has no name for
 FORM = '{"prompt": "The capital of France is", "answer": " Paris"}'
 
 
@@ -36,40 +35,16 @@ def read_pairs(name: str) -> list[tuple[str, str]]:
             text = file.read()
     except (OSError, UnicodeDecodeError) as error:
         raise BadData(f"{name} cannot be read ({error}); write it in UTF-8.") from None
-    rows = read_csv(name, text) if path.suffix == ".csv" else read_json_lines(name, text)
-    pairs = [pair_of(name, number, row) for number, row in rows]
+    table = path.suffix == ".csv"
+    rows = read_csv(StringIO(text, newline="")) if table else read_json_lines(text)
+    try:
+        pairs = [pair_of(name, number, row) for number, row in rows]
+    except ValueError as error:
+        shape = "" if table else f"; each line is a pair, such as {FORM}"
+        raise BadData(f"{name}, {error}{shape}.") from None
     if not pairs:
         raise BadData(f"{name} is empty; give a line for each pair, such as {FORM}.")
     return pairs
-
-
-def read_json_lines(name: str, text: str) -> Iterator[tuple[int, object]]:
-    """Yield what each line holds, with its number."""
-    for number, line in enumerate(text.split("\n"), 1):  # JSON may hold other ends of lines
-        if not line.strip():
-            continue
-        try:
-            yield number, json.loads(line)
-        except ValueError:
-            raise BadData(
-                f"{name}, line {number} is no JSON: {line[:40]!r}; each line is a pair, such as "
-                f"{FORM}."
-            ) from None
-
-
-def read_csv(name: str, text: str) -> Iterator[tuple[int, object]]:
-    """Yield each row by its columns, with the number of its last line."""
-    try:
-        reader = csv.DictReader(StringIO(text, newline=""), restkey=BEYOND, strict=True)
-        for row in reader:
-            if BEYOND in row:
-                raise BadData(
-                    f"{name}, line {reader.line_num} has more fields than the header: "
-                    f"{', '.join(map(repr, row[BEYOND]))}; quote a text that holds a comma."
-                )
-            yield reader.line_num, {key: text for key, text in row.items() if text is not None}
-    except csv.Error as error:
-        raise BadData(f"{name}, line {reader.line_num + 1} is no CSV ({error}).") from None
 
 
 def pair_of(name: str, number: int, row: object) -> tuple[str, str]:
@@ -77,8 +52,9 @@ def pair_of(name: str, number: int, row: object) -> tuple[str, str]:
     if not isinstance(row, dict):
         raise BadData(f"{name}, line {number} is no pair; write it as {FORM}.")
     for column in COLUMNS:
-        if column not in row:
-            found = ", ".join(str(key) for key in row if key) or "none"
+        if row.get(column) is None:
+            filled = (str(key) for key, value in row.items() if key and value is not None)
+            found = ", ".join(filled) or "none"
             raise BadData(
                 f"{name}, line {number} has no {column!r}: its columns are {found}, and a file of "
                 "pairs has prompt and answer."

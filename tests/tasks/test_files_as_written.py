@@ -81,7 +81,7 @@ def test_a_broken_line_is_named(tmp_path):
 def test_a_row_of_a_csv_with_a_field_too_many_is_refused(tmp_path):
     file = tmp_path / "own.csv"
     file.write_text("q,a\nin France, Paris,b\n")
-    with pytest.raises(BadData, match="a row goes on after its last column with 'b'"):
+    with pytest.raises(BadData, match="line 2 has more fields than the header: 'b'"):
         answers(tmp_path, "csv", file)
 
 

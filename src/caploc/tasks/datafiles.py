@@ -4,7 +4,6 @@ JSON and CSV of this disk are read as they are written: no date, leading zero or
 changed. The `datasets` library reads the rest; none of its readers from version 5 on unpickles.
 """
 
-import csv
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,8 +15,8 @@ import datasets
 from lm_eval.tasks._index import Entry
 
 from caploc.errors import BadData, BadOption
+from caploc.files import read_csv, read_json_lines
 from caploc.options import data_format
-from caploc.pairs import BEYOND
 
 SPLITS = ("test_split", "validation_split", "training_split", "fewshot_split")  # of a definition
 
@@ -166,29 +165,22 @@ def read_json(file: Path) -> list[dict[str, Any]]:
     if text.lstrip().startswith("["):
         return list(json.loads(text))
     records = []
-    for number, line in enumerate(text.split("\n"), 1):  # JSON may hold other ends of lines
-        if line.strip():
-            try:
-                records.append(json.loads(line))
-            except json.JSONDecodeError as error:
-                raise ValueError(f"line {number} is not JSON: {error}") from None
-            if not isinstance(records[-1], dict):
-                raise ValueError(f"line {number} is no record: {line[:60]!r}")
+    for number, record in read_json_lines(text):
+        if not isinstance(record, dict):
+            raise ValueError(f"line {number} is no record: {str(record)[:60]!r}")
+        records.append(record)
     return records
 
 
-def read_csv(file: Path) -> list[dict[str, Any]]:
+def read_table(file: Path) -> list[dict[str, Any]]:
     """Read the records of a CSV as text; a column is of numbers where all are written as such.
 
     An empty cell is None. Raises ValueError for a row with more fields than the header.
     """
     with file.open(encoding="utf-8-sig", newline="") as text:
-        reader = csv.DictReader(text, restkey=BEYOND, strict=True)
-        rows = list(reader)
-    if beyond := next((row[BEYOND] for row in rows if BEYOND in row), None):
-        raise ValueError(f"a row goes on after its last column with {', '.join(beyond)!r}")
+        rows = [row for _, row in read_csv(text)]
     columns = {
-        name: as_integers([row[name] or "" for row in rows]) for name in reader.fieldnames or ()
+        name: as_integers([row[name] or "" for row in rows]) for name in (rows[0] if rows else ())
     }
     return [
         dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
@@ -206,4 +198,4 @@ def as_integers(values: Sequence[str]) -> list[int | str | None]:
     return [(int(value) if whole else value) if value else None for value in values]
 
 
-READERS: dict[str, Callable[[Path], list[dict[str, Any]]]] = {"json": read_json, "csv": read_csv}
+READERS: dict[str, Callable[[Path], list[dict[str, Any]]]] = {"json": read_json, "csv": read_table}
