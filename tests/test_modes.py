@@ -9,13 +9,15 @@ from typer.testing import CliRunner
 
 from caploc.cli import app
 from caploc.contents import read_file
-from caploc.declaration import ModelOptions, Study
+from caploc.declaration import Allowed, ModelOptions, Study
 from caploc.errors import BadOption, UserError
 from caploc.finished import FinishedRun
 from caploc.folder import RESULT
 from caploc.measurement import Meters
 from caploc.modes import AVERAGED, POOL, Intervention
 from caploc.options import Mode, Settings, TaskOptions
+from caploc.playground.board import lay_out_run
+from caploc.playground.chat import Chat
 from caploc.progress import Silent
 from caploc.result import Result
 from caploc.store import Store
@@ -140,7 +142,10 @@ def test_a_study_goes_through_in_every_mode_and_comes_out_of_its_rows_again(tmp_
     assert {"mean": "its mean over", "resample": "on another example", "patch": "corrupted prompt"}[
         mode
     ] in report
-    assert FinishedRun.read(tmp_path / "run").study.mode == asked.mode
+    run = FinishedRun.read(tmp_path / "run")
+    assert run.study.mode == asked.mode
+    talk = Chat.of(tmp_path / "run", "L0H5", 4, Allowed()).opening()
+    assert "hand on zero" in talk and "hand on zero" in lay_out_run(run)["remarks"][-1]
     with pytest.raises(UserError):  # another mode is another study
         run_study(replace(asked, mode=Mode()), tmp_path / "run")
 

@@ -23,6 +23,7 @@ from caploc.tasks.task import Generate, Generated, LogLikelihood, Request, Respo
 
 INTACT, KNOCKED_OUT = SIDES = ("intact", "knocked_out")
 LIKELIEST = 5  # alternatives shown for each token
+ZEROED = "Here knocked-out heads hand on zero, which they did not in the run."
 Shown = dict[str, Any]  # what the page is sent, as JSON
 Logprobs = Float[Tensor, "tokens vocabulary"]  # in nats
 

@@ -3,6 +3,8 @@
 from typing import Any
 
 from caploc.finished import FinishedRun
+from caploc.options import ZERO
+from caploc.playground.answers import ZEROED
 from caploc.playground.playground import Playground
 from caploc.report.card import cells, label, list_remarks
 from caploc.report.headtable import head_map
@@ -46,7 +48,7 @@ def lay_out_run(run: FinishedRun) -> dict[str, Any]:
         "label": label(card),
         "heading": card.heading,
         "rows": [list(cells(row)) for row in card.rows],
-        "remarks": list_remarks(card),
+        "remarks": [*list_remarks(card), *([ZEROED] if run.result.method.mode != ZERO else [])],
         "order": [str(head) for head in heads.named_in(run.result.ranking())],
         "lost": samples[0].example if samples else None,  # what the page opens on
         "top": len(heads.named_in(run.result.top)),

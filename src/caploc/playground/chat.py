@@ -11,7 +11,8 @@ from caploc.engine.encoding import chat_template
 from caploc.errors import BadOption
 from caploc.finished import FinishedRun
 from caploc.folder import ANSWERS, check_named
-from caploc.playground.answers import INTACT, KNOCKED_OUT, SIDES, BothSides
+from caploc.options import ZERO
+from caploc.playground.answers import INTACT, KNOCKED_OUT, SIDES, ZEROED, BothSides
 from caploc.result import AnswerPair
 from caploc.tasks.task import Generate, Generated, options_json
 
@@ -26,6 +27,7 @@ class Chat:
     templated: bool  # whether it is talked to in its chat template
     end: str  # a text that ends an answer: that of its line, where the task's answers have one
     broken: AnswerPair | None  # an example of the task, asked without one, that the heads decide
+    replaced: bool  # whether the run put something else than zero in the heads' place
 
     @classmethod
     def of(
@@ -51,13 +53,16 @@ class Chat:
         example, own = find_broken(run), set(names) == set(run.result.top)
         lined = not templated and example is not None and "\n" not in (example.intact or "")
         end = "\n" if lined else ""
-        return cls(both, names, tokens, templated, end, example if own else None)
+        replaced = run.result.method.mode != ZERO
+        return cls(both, names, tokens, templated, end, example if own else None, replaced)
 
     def opening(self) -> str:
         """Say what is missing, and of a task that is asked otherwise than a chat, how it is."""
         said = (
             f"Without {', '.join(self.heads)}. An empty line (or /quit) ends it; \\n breaks a line."
         )
+        if self.replaced:
+            said += f" {ZEROED}"
         if self.end:
             said += " Answers end with their line, as the task's do."
         if self.broken is None:
