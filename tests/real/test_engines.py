@@ -15,7 +15,7 @@ from caploc.tasks.catalog import load_task
 from caploc.tasks.task import LogLikelihood
 
 NAME, EXAMPLES, MASKS = "smollm2", 40, 6
-STUDY = "--task words/past --also words/plural --dtype float32 --budget 560 --limit 20 --quick"
+STUDY = "--task words/past --also words/plural --dtype float32 --budget 860 --limit 20 --quick"
 NEAR = 1e-3  # nats
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("default")]
 
