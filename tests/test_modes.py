@@ -8,11 +8,11 @@ import pytest
 from typer.testing import CliRunner
 
 from caploc.cli import app
-from caploc.contents import read_file
+from caploc.contents import TaskScores, read_file
 from caploc.declaration import Allowed, ModelOptions, Study
 from caploc.errors import BadOption, UserError
 from caploc.finished import FinishedRun
-from caploc.folder import RESULT
+from caploc.folder import EVALUATION, RESULT
 from caploc.measurement import Meters
 from caploc.modes import AVERAGED, POOL, Intervention
 from caploc.options import Mode, Settings, TaskOptions
@@ -22,6 +22,7 @@ from caploc.progress import Silent
 from caploc.result import Result
 from caploc.store import Store
 from caploc.study import run_study
+from caploc.tables import evaluation_table
 from caploc.tasks.catalog import load_task
 from doubles import write_task_file
 from worlds import DEMO
@@ -179,15 +180,25 @@ def test_the_command_line_takes_modes_and_weights_can_only_hand_on_zero(tmp_path
         refused = str(told("export", run, *words).exception)
         assert ("made with --mode mean" in refused) == (kind == "checkpoint")
         assert (tmp_path / kind).exists() == (kind == "heads")
+    result = json.loads((tmp_path / "run" / RESULT).read_text())
+    (tmp_path / "run" / RESULT).write_text(json.dumps(result | {"top": ["L0H5"]}))
+    told("export", run, "--as", "heads", "--to", str(tmp_path / "named"))
+    assert (
+        "Nothing here was measured with the heads at zero"
+        in (tmp_path / "named" / "README.md").read_text()
+    )
 
 
 def test_evaluate_takes_modes(tmp_path):
-    scores = {}
+    scores, titles = {}, []
     for mode in ("zero", "mean", "resample"):
         words = ("--heads", "L0H5,L1H3,L0H14", "--task", TASK, "--limit", "20", "--json")
         out = str(tmp_path / mode)
         said = told("evaluate", DEMO, *words, "--mode", mode, "--out", out).stdout
         scores[mode] = json.loads(said)["tasks"][0]
+        table = evaluation_table(read_file(tmp_path / mode / EVALUATION, TaskScores))
+        titles.append(table[2])
+    assert [f"(--mode {mode})" in titles[n] for n, mode in enumerate(scores)] == [False, True, True]
     intact = [each["intact"] for each in scores.values()]
     assert intact == [scores["zero"]["intact"]] * 3
     refused = told("evaluate", DEMO, "--task", TASK, "--mode", "patch")

@@ -41,6 +41,7 @@ CHANGES = {
     "rises": {"outcome": 0.5, "low": 0.4, "high": 0.6, "verdict": "changed"},
     "kept": {"outcome": 0.0, "low": -0.01, "high": 0.01, "verdict": "unchanged", "margin": 0.03},
     "open": {"outcome": -0.01, "low": -0.1, "high": 0.08, "verdict": "open", "margin": 0.03},
+    "powerless": {"outcome": 0.0, "low": 0.0, "high": 0.0, "verdict": "unchanged", "margin": 0.03},
     "hurt": {"outcome": -0.1, "low": -0.15, "high": -0.05, "verdict": "changed"},
 }
 
@@ -52,8 +53,9 @@ def found(own="lost", others="", twins="", **changes):
     for kind, twin in ((others, False), (twins, True)):
         for number, change in enumerate(kind.split()):
             moved = CHANGES[change]
-            scores = {"intact": {"score": 1.0, "examples": 100}}
-            scores["knocked_out"] = {"score": 1.0 + min(0.0, moved["outcome"])}
+            before = 0.0 if change == "powerless" else 1.0
+            scores = {"intact": {"score": before, "examples": 100}}
+            scores["knocked_out"] = {"score": before + min(0.0, moved["outcome"])}
             name = "words/antonym_twin" if twin else f"words/other{number}"
             entry = {"name": name, "metric": "acc", "twin": twin, "change": moved, **scores}
             content["validation"]["other_tasks"].append(entry)
@@ -73,6 +75,9 @@ def card(content):
         (found(others="kept rises"), Verdict.SPECIFIC),
         (found(others="kept", twins="lost"), Verdict.SPECIFIC),
         (found(others="open", twins="open"), Verdict.SPECIFIC),
+        (found(others="powerless"), Verdict.NOT_CHECKED),
+        (found(others="powerless kept", twins="powerless"), Verdict.SPECIFIC),
+        (found(others="powerless lost lost"), Verdict.NEEDED_BY_EVERYTHING),
         (found(others="kept lost"), Verdict.SHARED),
         (found(others="lost"), Verdict.SHARED),  # a single one says nothing of every one
         (found(others="hurt hurt"), Verdict.SHARED),  # much less than the task

@@ -7,6 +7,7 @@ from pydantic import BaseModel, RootModel, TypeAdapter, ValidationError
 
 from caploc.errors import UserError, describe_faults
 from caploc.folder import read_json
+from caploc.options import ZERO
 from caploc.result import (
     SCHEMA,
     AnswerPair,
@@ -48,6 +49,7 @@ class TaskScores(Document):
     fingerprint: Name | None = None  # of the weights, and the grid: what rows are read by
     grid: GridShape | None = None
     heads: list[ComponentName]
+    mode: Name = ZERO  # of knocking out
     tasks: list[TaskComparison]
     cost: RunCost = RunCost()
     command: str | None = None

@@ -79,6 +79,7 @@ def evaluate(
             fingerprint=meters.engine.loaded.fingerprint,
             grid=GridShape.of(meters.engine.loaded.grid),
             heads=names,
+            mode=evaluation.mode.name,
             tasks=[scores_of(comparison, bool(evaluation.heads)) for comparison in compared],
             cost=RunCost.model_validate(meters.cost.as_dict()),
             command=command,

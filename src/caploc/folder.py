@@ -101,8 +101,8 @@ def check_same(folder: Path, earlier: Any, study: dict[str, Any], data: Mapping[
     for name, digest in data.items() if before else ():
         if before.get(name, digest) != digest:
             raise FolderTaken(
-                f"The examples of {name} are not those that {folder} was begun with; choose "
-                "another --out, or delete the folder."
+                f"The examples of {name} are not those that {folder} was begun with; restore "
+                "them, or ask in a new folder."
             )
 
 

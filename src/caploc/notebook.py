@@ -87,8 +87,8 @@ class Findings(Record):
                 "Which model? found.knockout(model) takes what caploc.load_model or transformers "
                 "loaded."
             )
-        chosen = self.top if heads is None else list(heads)
-        if not chosen:
+        chosen = self.top if heads is None else heads
+        if not len(chosen):
             raise BadOption("No head was found; name some: found.knockout(model, ['L0H5']).")
         return knockout(model, chosen)
 

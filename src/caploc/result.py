@@ -553,6 +553,7 @@ class Said(StrEnum):
     LOST = "lost"
     KEPT = "kept"
     OPEN = "open"
+    POWERLESS = "nothing to lose"  # the intact model gets hardly any answer right
     CONTROL = "control"
 
 

@@ -12,6 +12,7 @@ from caploc.budget import ELSEWHERE, most_checked, most_searched
 from caploc.components import Grid, Mask, find_grid
 from caploc.declaration import Draw, Study, split_examples
 from caploc.engine.api import HeadModel, RowEngine
+from caploc.errors import BadOption
 from caploc.folder import claim
 from caploc.measurement import Meter, Meters, outcomes_by_example, search
 from caploc.models.loading import LoadedModel
@@ -193,6 +194,12 @@ class Session:
         for name in dict.fromkeys((*self.study.twins, *self.study.spare)):
             examples, _ = split_examples(self.tasks[name].size, self.study.settings.seed)
             rows = probes[name].under(self.nothing, examples, self.progress, f"{name}, intact")
+            before = outcomes_by_example(rows)
+            if name in self.study.spare and is_binary(before) and not any(before.values()):
+                raise BadOption(
+                    f"--spare {called(name)}: the model gets none of {len(before)} examples right, "
+                    "so that no set could cost it anything; spare a task that it can do."
+                )
             signal = add_signal(self.meters, probes, name, rows)
             yield OtherTask(name, examples, signal, name in self.study.twins)
 
@@ -240,7 +247,10 @@ def without_unfit_control(
 
 def describe_join(task: Task) -> str:
     """Show how the first example's prompt and right answer are joined, as they are written."""
-    request, gold = task.requests(0)[0], task.example(0).gold
+    requests, example = task.requests(0), task.example(0)
+    if len(requests) > 1 and example.right is None:
+        return ""  # several choices are right, or none is known
+    request, gold = requests[example.right or 0], example.gold
     if isinstance(request, LogLikelihood):
         gold = request.continuation
     if isinstance(request, Rolling) or gold is None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from caploc.contents import TaskScores
+from caploc.options import ZERO
 from caploc.report.card import cells, label
 from caploc.result import Card, Change, Effect, Lost, Result, Score
 from caploc.verdict import make_card, read_change
@@ -70,7 +71,8 @@ def evaluation_table(found: TaskScores) -> Table:
         rows.append([*first, write_change(row.change, unit), verdict, examples])
     headings = ["task", "intact ± s.e.", "knocked out ± s.e.", CHANGE, "verdict", "examples"]
     heads = ", ".join(found.heads) or "nothing"
-    return headings, rows, f"{found.model}, knocked out: {heads}"
+    how = "" if found.mode == ZERO else f" (--mode {found.mode})"
+    return headings, rows, f"{found.model}, knocked out{how}: {heads}"
 
 
 def tell_losses(found: TaskScores) -> list[str]:

@@ -56,7 +56,7 @@ SENTENCES = {
     Verdict.LIKE_RANDOM: "{heads}: {task} loses no more without {them} than without random {kind}",
     Verdict.NOT_FOUND: "No {kind} passed the search for {task} and its check",
     Verdict.NOT_CHECKED: "{heads} may be needed for {task}: fresh examples, random {kind} or other "
-    "tasks are missing",
+    "tasks that the model can do are missing",
 }
 UNIVERSAL_ALONE = "Only {kind} that break another task too are needed for {task}: {universal}"
 EXAMPLES_ALONE = "{heads} {are} needed for {task} where the prompt gives examples, not without them"
@@ -77,7 +77,7 @@ def make_card(result: Result) -> Card:
     """Judge the heads of a result, and lay out what that rests on."""
     rows, held_out = list(list_rows(result)), result.validation.held_out
     verdict, top, grid = judge(result, rows), result.top, result.grid.grid()
-    others = [row for row in rows if row.kind is RowKind.OTHER_TASK]
+    others = list_others(rows)
     fresh = held_out.examples or 0 if top and held_out and held_out.fresh else 0
     words = {
         "heads": name_list(top, NAMED),
@@ -124,7 +124,7 @@ def judge(result: Result, rows: list[CardRow]) -> Verdict:
     """Return the first verdict whose rule holds."""
     own = rows[0]
     twins = [row for row in rows if row.kind is RowKind.OTHER_WORDS]
-    others = [row for row in rows if row.kind is RowKind.OTHER_TASK]
+    others = list_others(rows)
     lost = [row for row in others if row.said is Said.LOST]
     if not result.top:
         return Verdict.NOT_FOUND
@@ -142,6 +142,11 @@ def judge(result: Result, rows: list[CardRow]) -> Verdict:
     if lost:
         return Verdict.SHARED
     return Verdict.SPECIFIC if others else Verdict.NOT_CHECKED
+
+
+def list_others(rows: list[CardRow]) -> list[CardRow]:
+    """List the rows of other tasks that could tell something: of those that can lose an answer."""
+    return [r for r in rows if r.kind is RowKind.OTHER_TASK and r.said is not Said.POWERLESS]
 
 
 def lost_share(row: CardRow) -> float:
@@ -289,7 +294,11 @@ def compared(label: str, kind: RowKind, entry: TaskComparison, unit: Unit, named
     intact, knocked_out = entry.scores
     measured = entry.knocked_out or entry.intact
     scores, change = (intact, knocked_out if named else None), entry.change if named else None
-    return make_row(label, kind, unit, scores, change, measured.examples if measured else None)
+    row = make_row(label, kind, unit, scores, change, measured.examples if measured else None)
+    margin = change.margin if change else None  # of right and wrong answers
+    if kind is RowKind.ALL or margin is None or intact is None or intact > margin:
+        return row
+    return row.model_copy(update={"said": Said.POWERLESS})
 
 
 def make_row(

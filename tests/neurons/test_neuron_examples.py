@@ -128,7 +128,7 @@ def test_a_task_without_gold_answers_is_refused_in_a_sentence(task_file):
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_too_few_examples_are_refused(task_file, count):
-    with pytest.raises(BadData, match=f"has {count} examples; neurons need at least 2"):
+    with pytest.raises(BadData, match=f"and {count // 2} others to judge them on; at least 2"):
         load_source(MODEL, task_file(sums(count)), TaskOptions(), None, 0)
 
 

@@ -111,14 +111,17 @@ def test_code_is_seen_however_it_is_spelled(tmp_path, more):
     Allowed(remote_code=True).check_task("run.json", str(file))
 
 
-def test_code_in_a_file_beside_the_task_counts(tmp_path):
-    """lm-eval's index gives a name to the first file of the folder that claims it."""
+def test_code_in_a_file_beside_counts_for_a_group_alone(tmp_path):
+    """Members of a group are looked for in its folder; of a task's neighbours none is read."""
     mark, clean = write_evil(tmp_path), task(tmp_path, file="z.yaml")
     evil = Path(task(tmp_path, EVIL, file="a.yaml"))
     evil.write_text(evil.read_text().replace("task: mine", "task: other\ntag: mine"))
-    assert find_code(clean) == EVIL
+    assert find_code(clean) is None
     (request,) = load_task(clean).requests(0)
     assert request.prompt == "a" and not mark.exists()
+    group = tmp_path / "group.yaml"
+    group.write_text("group: both\ntask: [mine]\n")
+    assert find_code(str(group)) == f"{EVIL} in a.yaml"
 
 
 def test_no_reader_of_data_unpickles():
@@ -162,7 +165,7 @@ def test_a_run_with_a_task_of_its_own_code_is_refused(tmp_path):
     file = task(tmp_path, "!function evil.text")
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'canary')!r}, 'w')\n")
     folder = received(tmp_path / "run", task=file, other_tasks=[])
-    with pytest.raises(BadOption, match="can run Python code .!function evil.text."):
+    with pytest.raises(BadOption, match="can run Python code .!function evil.text in task.yaml."):
         FinishedRun.read(folder)
     said = CliRunner().invoke(app, ["curve", str(folder)])
     assert isinstance(said.exception, BadOption)
@@ -183,12 +186,12 @@ def test_a_run_of_neurons_with_a_task_of_its_own_code_is_refused(tmp_path):
 
 
 def test_a_mailed_run_whose_tasks_folder_holds_code_is_refused_by_every_command(tmp_path):
-    """The folder names a harmless file; beside it lies one that claims its name."""
+    """The folder names a group without code; beside it lies a member with some."""
     folder = tmp_path / "run"
     (folder / "task").mkdir(parents=True)
-    clean, mark = task(folder / "task", file="z.yaml"), write_evil(folder / "task")
-    evil = Path(task(folder / "task", EVIL, file="a.yaml"))
-    evil.write_text(evil.read_text().replace("task: mine", "task: other\ntag: mine"))
+    clean, mark = str(folder / "task" / "z.yaml"), write_evil(folder / "task")
+    Path(clean).write_text("group: both\ntask: [mine]\n")
+    task(folder / "task", EVIL, file="a.yaml")
     received(folder, task=clean, other_tasks=[])
     for command in ("curve", "interactions"):
         said = CliRunner().invoke(app, [command, str(folder)])

@@ -111,7 +111,11 @@ def test_labels_that_stand_together_are_dealt_anew(tmp_path):
 @pytest.mark.parametrize(("name", "trains"), [("metamath", False), ("emotion", True)])
 def test_neurons_are_found_and_judged_on_different_rows(tmp_path, name, trains):
     asked = options(tmp_path, name)
+    if trains:  # half of its questions are judged on
+        rows = [row | {"text": f"i feel it {n + 6} times"} for n, row in enumerate(ROWS[name])]
+        write_lines(tmp_path / "train.jsonl", rows)
     assert can_train(name, asked) is trains
     source = load_source(ModelOptions(DEMO, device="cpu"), name, asked, None, 0)
-    assert trains or not set(source.find_on) & set(source.judge_on)
-    assert len(source.find_on) == (12 if trains else 4)
+    found = {source.finding.example(each).question for each in source.find_on}
+    assert not found & {source.judging.example(each).question for each in source.judge_on}
+    assert len(found) == (6 if trains else 4)

@@ -112,6 +112,7 @@ def test_a_margin_is_that_of_choices_of_equal_length_where_the_metric_divides_by
         said = [Scored(-4.0, False, 2), Scored(longer, False, 4)]
         assert (margin_of(task.example(0), said) > 0) == (longer < -10.0)
         assert task.item(0, said) == 1.0 - right
+        assert write_answer(task.example(0), said) == task.example(0).choices[int(right)]
     said = [Scored(-4.0, False, 2), Scored(-12.0, False, 4)]
     assert margin_of(task.example(0), said) == pytest.approx(7 * 0.2)  # nats a letter x letters
 
@@ -135,6 +136,11 @@ def test_a_metric_by_mutual_information_or_an_example_of_one_choice_leaves_no_ma
     mutual = TaskOptions(metric="acc_mutual_info")
     assert load_task(both_path, mutual).example(0).right is None
     assert load_task(single_path).example(0).right is None
+    # what each metric chooses is what is shown, and guessing knows nothing of what else is asked
+    assert write_answer(both.example(0), said) == "Lima"
+    said[3:] = [Scored(nats, False, 2) for nats in (-0.5, -4.0, -9.0)]  # gains -3.5, -3, 0
+    assert write_answer(load_task(both_path, mutual).example(0), said) == "Bonn"
+    assert both.metric.chance == pytest.approx(1 / 3)
 
 
 def test_written_answers_offer_no_choice():

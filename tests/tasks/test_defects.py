@@ -6,6 +6,7 @@ from caploc.declaration import ModelOptions, Study
 from caploc.errors import BadData
 from caploc.tasks.catalog import load_task
 from caploc.tasks.defects import find_defects, without_defects
+from caploc.tasks.signal import Signal
 from doubles import METRIC, write_task_file
 
 CHOICES = {
@@ -49,6 +50,18 @@ def test_blank_choices_and_missing_right_ones_are_found_together(tmp_path):
         match=r"In own 2 of 12 .*as they stand: example 7 has .*example 9 has .*--leave-out 0.17",
     ):
         without_defects(task, range(12), fits, 0.0)
+
+
+def test_several_right_choices_are_no_defect_and_are_guessed_more_easily(tmp_path):
+    several = {f"_{n}": {"gold": [0, 2]} for n in range(12)}
+    task = choices(tmp_path, **several)
+    assert found(task) == {} and task.metric.chance == pytest.approx(2 / 3)
+    assert Signal(task, {0: ()}).linear  # which one to scan is not known
+
+
+def test_where_every_example_lacks_something_none_is_left_out(tmp_path):
+    with pytest.raises(BadData, match=r"Correct them\.$"):
+        without_defects(choices(tmp_path), range(12), lambda _: "too much", 0.0)
 
 
 @pytest.mark.parametrize(("blank", "share"), [({7}, 0.09), ({2, 7, 9}, 0.25)])

@@ -4,7 +4,7 @@ A command opens a session, finds something with it, and writes a file of results
 
 Neurons are found on a task's training examples where it has a training split, and judged on its
 evaluation examples. A task without one gives every other evaluation example to finding, and the
-rest to judging: no example is on both sides.
+rest to judging: no question is on both sides.
 """
 
 from collections.abc import Iterator, Sequence
@@ -40,6 +40,7 @@ from caploc.tasks.catalog import can_train
 from caploc.tasks.defects import one_of_each_question
 from caploc.tasks.harness import digest_data
 from caploc.tasks.task import Generate, LogLikelihood, Task
+from caploc.wording import called
 
 
 def read_located(folder: Path) -> LocatedFile:
@@ -149,15 +150,27 @@ def load_source(
     finding, pool, judge_on = gold, everything[::2], everything[1::2]
     if can_train(name, options):
         finding = ask_once(replace(by_gold, training=True))
-        pool, judge_on = list(range(finding.size)), everything
+        pool, judge_on = fresh_questions(finding, judging, progress or Silent()), everything
     if min(len(pool), len(judge_on)) < 2:
         raise BadData(
-            f"Task {name} has {judging.size} examples; neurons need at least 2 to be found on and "
-            "2 to be judged on."
+            f"Task {name} leaves {len(pool)} questions to find neurons on and {len(judge_on)} "
+            "others to judge them on; at least 2 each are needed."
         )
     size = len(pool) if examples is None else min(examples, len(pool))
     drawn = designs.draw_examples(len(pool), size, seed=seed)
     return TaskSource(name, finding, [pool[each] for each in drawn], judging, gold, judge_on)
+
+
+def fresh_questions(finding: Task, judging: Task, progress: Progress) -> list[int]:
+    """List the training examples whose questions are not judged on; tell of the others."""
+    judged = {judging.example(each).question for each in range(judging.size)}
+    fresh = [n for n in range(finding.size) if finding.example(n).question not in judged]
+    if dropped := finding.size - len(fresh):
+        progress.tell(
+            f"{called(finding.name)}: {dropped:,} training examples put questions that are judged "
+            "on; they are left out."
+        )
+    return fresh
 
 
 def outcomes_of(rows: Sequence[Row]) -> Float64[np.ndarray, " examples"]:
@@ -256,6 +269,8 @@ def open_study(
     for name in study.tasks:
         deal_subsets(name, sources[name].find_on, study.subsets)
     data = digest_data([source.judging for source in sources.values()])
+    trained = digest_data([source.finding for source in sources.values()])
+    data |= {f"{name}, to find on,": digest for name, digest in trained.items()}
     with claim(folder, asdict(study) | {"kind": "neurons"}, command, data) as store:
         yield NeuronSession(study, store, folder, progress or Silent(), sources)
 

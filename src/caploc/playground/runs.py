@@ -28,6 +28,7 @@ from caploc.folder import (
     UNIVERSAL,
     rows_file,
 )
+from caploc.options import ZERO
 from caploc.report.card import headline
 from caploc.report.templates import REPORT
 from caploc.result import Result
@@ -217,7 +218,8 @@ def take_result(entry: RunEntry, result: Result) -> None:
 def take_scores(entry: RunEntry, found: TaskScores) -> None:
     """Say what an evaluation has given: each task's score, and with heads knocked out."""
     tasks = found.tasks[:SCORES_TOLD]
-    entry.model, entry.method = called(found.model)[:LONGEST], "evaluate"
+    how = "" if found.mode == ZERO else f" --mode {found.mode}"
+    entry.model, entry.method = called(found.model)[:LONGEST], f"evaluate{how}"
     entry.task = ", ".join(called(task.name) for task in tasks)[:LONGEST]
     entry.heads, entry.rows = found.heads[:1000], found.cost.rows
     told = [

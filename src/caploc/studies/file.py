@@ -13,7 +13,14 @@ from typing import Annotated, Any, Self, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from caploc.components import Heads
-from caploc.declaration import LISTED, Allowed, ModelOptions, Study, with_general_task
+from caploc.declaration import (
+    LISTED,
+    Allowed,
+    ModelOptions,
+    Study,
+    check_read,
+    with_general_task,
+)
 from caploc.errors import BadOption, CaplocError, OutOfMemory, describe_faults, unknown
 from caploc.files import read_toml
 from caploc.naming import are_twins, at_home, folder_name
@@ -179,12 +186,14 @@ def read_studies(path: Path, allowed: Allowed | None = None, out: Path | None = 
     names = folder_names([place for place, _ in places])
     allowed, studies = allowed or Allowed(), dict[str, Study]()
     grids: dict[ModelOptions, Heads] = {}
-    for name, (_, each) in zip(names, places, strict=True):
+    own = {method.label or method.name: method.model_extra or {} for method in file.methods}
+    for name, (place, each) in zip(names, places, strict=True):
         try:
             if name.casefold() in map(str.casefold, studies):
                 raise BadOption("Two studies have this name; give one of them another label.")
             study = read_study(with_pairs(each, path.parent, out), path.parent, allowed)
             studies[name] = study
+            check_read(own[place.methods], study.method, study.settings.goal)
             if study.model not in grids:
                 grids[study.model] = study.model.check()
             study.check(grids[study.model])

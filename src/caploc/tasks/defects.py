@@ -90,8 +90,9 @@ def check_share(task: Task, defects: Sequence[Defect], count: int, most: float) 
     named = "; ".join(f"example {each.example} has {each.why}" for each in defects[:NAMED])
     more = f"; and {len(defects) - NAMED} more" if len(defects) > NAMED else ""
     stand, them = ("it stands", "it") if len(defects) == 1 else ("they stand", "them")
+    share = ceil(100 * len(defects) / count) / 100
+    leave = f", or leave {them} out with --leave-out {share:g}" if share < 1 else ""
     raise BadData(
         f"In {called(task.name)} {len(defects)} of {count} examples cannot be asked as {stand}: "
-        f"{named}{more}. Correct {them}, or leave {them} out with --leave-out "
-        f"{ceil(100 * len(defects) / count) / 100:g}."
+        f"{named}{more}. Correct {them}{leave}."
     )

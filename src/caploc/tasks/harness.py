@@ -70,8 +70,7 @@ class HarnessTask:
         """Return the mean outcome of guessing; 0 where nothing is offered to guess among."""
         if not self.leaves[0].metric.startswith("acc"):
             return 0.0
-        counts = [len(leaf.instances[doc]) for leaf, doc in self.places]
-        return sum(1 / count if count > 1 else 0.0 for count in counts) / max(len(counts), 1)
+        return sum(leaf.guess(doc) for leaf, doc in self.places) / max(self.size, 1)
 
     def requests(self, example: int) -> tuple[Request, ...]:
         leaf, doc = self.places[example]
@@ -189,9 +188,15 @@ def mean_score(items: Sequence[float]) -> Score:
 
 
 def digest_data(tasks: Sequence[Task]) -> dict[str, str]:
-    """Digest all examples of those tasks that come from a file of the user's."""
-    own = [task for task in tasks if is_file(Path(task.name))]
+    """Digest all examples of those tasks that are files, or read some, which may change."""
+    own = [task for task in tasks if is_file(Path(task.name)) or reads_files(task)]
     return {task.name: digest_json([task.key(e) for e in range(task.size)]) for task in own}
+
+
+def reads_files(task: Task) -> bool:
+    """Tell whether a task's definition names the files of its examples."""
+    leaves = task.leaves if isinstance(task, HarnessTask) else ()
+    return any("data_files" in (leaf.task.config.dataset_kwargs or {}) for leaf in leaves)
 
 
 def digest_json(value: Any) -> str:

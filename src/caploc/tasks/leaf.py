@@ -16,6 +16,7 @@ from typing import Any
 
 from lm_eval.api.instance import Instance
 from lm_eval.api.metrics import mean, mean_stderr
+from lm_eval.api.registry import AGGREGATION_REGISTRY
 from lm_eval.api.task import Task as HarnessLeaf
 from lm_eval.models.utils import normalize_gen_kwargs
 
@@ -74,6 +75,11 @@ class Leaf:
         self.task, self.name = task, task.task_name
         self.metric, self.filter = choose_metric(task, metric)
         self.aggregation: Callable[[Sequence[Any]], float] = task.aggregation()[self.metric]
+        if self.aggregation is None:  # so lm-eval leaves one whose name it does not know
+            raise BadOption(
+                f"Task {self.name} aggregates {self.metric} by something that lm-eval does not "
+                f"have; its YAML may name {', '.join(sorted(AGGREGATION_REGISTRY))}."
+            )
         self.executes_code = executes_code(task)
         self.chat = chat
         self.instances = build_instances(task, chat)
@@ -158,7 +164,7 @@ class Leaf:
 
     def lacks(self, example: int) -> str | None:
         """Say what an example lacks to be judged: a right choice, or a right answer."""
-        if self.choosing and self.choice(example) is None:
+        if self.choosing and self.choice(example) is None and not self.rights(example):
             return "no right choice"
         exact = self.metric in ("acc", "exact_match") and not self.executes_code
         if exact and len(self.requests(example)) == 1 and not self.gold(example):
@@ -222,6 +228,19 @@ class Leaf:
         except BadOption:
             return None
 
+    def rights(self, example: int) -> list[Any]:
+        """Return the right choices where a task may have several; empty where it has one."""
+        target = self.task.doc_to_target(self.docs[example])
+        return target if isinstance(target, list) else []
+
+    def guess(self, example: int) -> float:
+        """Return the chance of guessing a right choice; 0 where there is nothing to choose."""
+        asked = len(self.instances[example])
+        if asked < 2:
+            return 0.0
+        # a metric may ask for more than the choices
+        return (len(self.rights(example)) or 1) / (len(self.choices(example)) or asked)
+
     def definition(self) -> list[Any]:
         """Return what turns responses into an outcome, besides the examples themselves."""
         config = self.task.config
@@ -250,6 +269,7 @@ class Leaf:
             right=self.choice(number),
             choices=choices,
             lengths=() if divide is None else tuple(map(divide, choices)),
+            mutual=self.metric == "acc_mutual_info",
         )
 
 

@@ -22,6 +22,7 @@ from caploc.tasks.task import (
     Rolling,
     Scored,
     Task,
+    weigh_choices,
 )
 
 
@@ -120,9 +121,7 @@ def margin_of(example: Example, responses: Sequence[Response]) -> float:
     """
     if example.right is None:
         raise BadOption(f"Which choice is right is not known of {example.question!r}.")
-    asked = responses[: len(example.choices) or None]  # the metric may ask for more than choices
-    likelihood = np.array([each.logprob for each in asked if isinstance(each, Scored)])
+    likelihood = np.array(weigh_choices(example, responses))
     if example.lengths:
-        lengths = np.maximum(example.lengths, 1)
-        likelihood *= lengths.mean() / lengths
+        likelihood *= np.maximum(example.lengths, 1).mean()
     return float(likelihood[example.right] - np.delete(likelihood, example.right).max())

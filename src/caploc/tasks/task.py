@@ -115,7 +115,8 @@ class Example:
     By `question`, the last words of the prompt, copies are known: they are one piece of evidence,
     whatever their answers. `lacks` says what is missing to judge an answer. `choices` are the
     answers offered, the one with the number `right` is right, and the metric divides their
-    log-probabilities by `lengths`, if there are any.
+    log-probabilities by `lengths`, if there are any, or takes from each (`mutual`) what it is
+    without the question, which is asked after all of them.
     """
 
     question: str
@@ -124,6 +125,7 @@ class Example:
     right: int | None = None
     choices: tuple[str, ...] = ()
     lengths: tuple[int, ...] = ()
+    mutual: bool = False
 
 
 @runtime_checkable
@@ -179,6 +181,23 @@ def write_answer(example: Example, responses: Sequence[Response]) -> str:
         instead = f" (its first choice is {first.instead!r})" if first.instead else ""
         said = " (its first choice)" if first.greedy else instead
         return f"{READ_OFF}{first.logprob:.2f}{said}"
-    likelihoods = [r.logprob for r in responses if isinstance(r, Scored)]
+    likelihoods = weigh_choices(example, responses)
     best = likelihoods.index(max(likelihoods))
     return example.choices[best] if best < len(example.choices) else f"choice {best}"
+
+
+def choices_of(example: Example, responses: Sequence[Response]) -> list[Scored]:
+    """Return the responses of the choices: a metric may ask for more, after all of them."""
+    asked = responses[: len(example.choices) or None]
+    return [each for each in asked if isinstance(each, Scored)]
+
+
+def weigh_choices(example: Example, responses: Sequence[Response]) -> list[float]:
+    """Return what the metric compares of each choice, in nats, or nats per unit of length."""
+    weights = [each.logprob for each in choices_of(example, responses)]
+    if example.lengths:
+        return [each / max(size, 1) for each, size in zip(weights, example.lengths, strict=True)]
+    if example.mutual:
+        alone = [each.logprob for each in responses[len(weights) :] if isinstance(each, Scored)]
+        return [each - without for each, without in zip(weights, alone, strict=True)]
+    return weights

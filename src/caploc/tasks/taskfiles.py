@@ -81,13 +81,13 @@ def has_mark(config: Mapping[str, Any], mark: str) -> bool:
 def find_code(task: str) -> str | None:
     """Return the first Python that a task given as a file could run, None if there is none.
 
-    The file is searched, the YAML files of its folder, and those that any of them includes.
+    The file is searched, what it includes, and for a group, whose members lie there, the YAML files
+    of its folder and below.
     """
     path = at_home(task)
     if not (task.endswith(YAML) and is_file(path)):
         return None
-    beside = (file for ending in YAML for file in path.absolute().parent.rglob(f"*{ending}"))
-    waiting, seen = [path, *sorted(beside)], set[Path]()
+    waiting, seen = [path, *list_members(path)], set[Path]()
     while waiting:
         try:
             file = waiting.pop(0).resolve()
@@ -100,13 +100,23 @@ def find_code(task: str) -> str | None:
             continue
         for event in events:  # their tags are resolved, however they are spelled
             if getattr(event, "tag", None) == FUNCTION:
-                return f"{FUNCTION} {getattr(event, 'value', '')}"
+                return f"{FUNCTION} {getattr(event, 'value', '')} in {file.name}"
         for metric in fetched_metrics(config):
-            return f"metric {metric}"
+            return f"metric {metric} in {file.name}"
         included = config.get("include")
         names = included if isinstance(included, list) else [included]
         waiting += [file.parent / name for name in names if isinstance(name, str)]
     return None
+
+
+def list_members(path: Path) -> list[Path]:
+    """List the files among which a group's members are looked for; none for a task."""
+    try:
+        if "group" not in load_yaml(path, resolve_func=False):
+            return []
+    except UNREADABLE:
+        return []
+    return sorted(file for ending in YAML for file in path.absolute().parent.rglob(f"*{ending}"))
 
 
 def fetched_metrics(config: Any) -> Iterator[str]:

@@ -7,11 +7,13 @@ from enum import StrEnum
 from caploc.result import AnswerPair, Lost, Status, number
 from caploc.store import Row
 from caploc.tasks.task import (
+    Example,
     Generated,
     Response,
     Rolling,
     Scored,
     Task,
+    choices_of,
     prompt_of,
     responses_from_json,
     write_answer,
@@ -71,10 +73,12 @@ def show_pair(task: Task, before: Row, after: Row) -> AnswerPair:
     )
     if pair.status is not Status.LOST:
         return pair
-    return pair.model_copy(update={"kind": kind_of(pair, *responses)})
+    return pair.model_copy(update={"kind": kind_of(pair, example, *responses)})
 
 
-def kind_of(pair: AnswerPair, before: Sequence[Response], after: Sequence[Response]) -> Kind:
+def kind_of(
+    pair: AnswerPair, example: Example, before: Sequence[Response], after: Sequence[Response]
+) -> Kind:
     """Say what stands in the place of a lost answer."""
     text, first = (pair.knocked_out or "").strip(), after[0]
     said = first.instead if len(after) == 1 and isinstance(first, Scored) else ""
@@ -87,7 +91,7 @@ def kind_of(pair: AnswerPair, before: Sequence[Response], after: Sequence[Respon
         return Kind.LOOPS
     if wrote and is_cut_off(after) and not is_cut_off(before):
         return Kind.CUT_OFF
-    if len(after) > 1 and likeliest(before) - likeliest(after) >= UNLIKELY:
+    if len(after) > 1 and likeliest(example, before) - likeliest(example, after) >= UNLIKELY:
         return Kind.UNLIKELY
     asked = (pair.prompt or "").strip().splitlines()[-2:]
     return Kind.REPEATS if text in " ".join(asked).split() else Kind.OTHER
@@ -104,9 +108,9 @@ def is_cut_off(responses: Sequence[Response]) -> bool:
     return any(isinstance(each, Generated) and each.end is None for each in responses)
 
 
-def likeliest(responses: Sequence[Response]) -> float:
-    """Return the log-probability, in nats a token, of the likeliest of several texts."""
-    scored = [each.logprob / max(each.tokens, 1) for each in responses if isinstance(each, Scored)]
+def likeliest(example: Example, responses: Sequence[Response]) -> float:
+    """Return the log-probability, in nats a token, of the likeliest of several choices."""
+    scored = [each.logprob / max(each.tokens, 1) for each in choices_of(example, responses)]
     return max(scored, default=0.0)
 
 
