@@ -14,6 +14,7 @@ from caploc.cli import app
 from caploc.cli.neurons import neurons
 from caploc.declaration import ModelOptions
 from caploc.models.loading import load_model
+from doubles import write_lines
 from worlds import DEMO
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -90,6 +91,23 @@ def test_overlap_of_a_run_with_itself_is_refused_and_of_two_tasks_is_a_matrix(ty
     told = json.loads(printed)
     assert code == 0 and told["datasets"] == ["demo/addition", "demo/elements"]
     assert set(told["rates"]) == {"reference", "largest", "iou"}
+
+
+def test_neurons_of_changed_training_examples_are_not_erased(typed, tmp_path):
+    files = []
+    for split, count in (("train", 30), ("test", 12)):
+        rows = [{"text": f"i feel {split} {n}", "label": n % 6} for n in range(count)]
+        write_lines(tmp_path / f"{split}.jsonl", rows)
+        files += ["--data", f"{split}={tmp_path / split}.jsonl"]
+    few = ["--examples", "10", "--subsets", "2", "--judged", "0", "--share", "0.01", "--quiet"]
+    code, _, said = typed(
+        "neurons", "locate", DEMO, "--task", "emotion", *files, *few, "--out", "run"
+    )
+    assert code == 0, said
+    rows = [{"text": f"i feel other {n}", "label": n % 6} for n in range(30)]
+    write_lines(tmp_path / "train.jsonl", rows)
+    code, _, said = typed("neurons", "erase", "run", "--draws", "5", "--limit", "4", "--quiet")
+    assert code == 2 and "examples of emotion, to find on, are not those" in said
 
 
 def test_a_file_of_pairs_is_a_task_as_for_heads(typed, tmp_path):

@@ -73,6 +73,18 @@ def name_examples(pairs: Pairs, name: str = UNNAMED) -> str:
     return f"{name}-{blake2b(json.dumps(examples).encode(), digest_size=4).hexdigest()}"
 
 
+def identify(name: str) -> str:
+    """Name a task as every run of it does: one of pairs by its folder, which its run's lies around.
+
+    `name` may also be the file of pairs.
+    """
+    if is_pairs(name):
+        return name_examples(read_pairs(name), keep_plain(Path(name).stem) or UNNAMED)
+    path = Path(placed(name))
+    made = path.with_name(EXAMPLES).exists() and path.parent.name.startswith(f"{path.stem}-")
+    return path.parent.name if made else str(path) if is_file(path) else name
+
+
 def write_task(pairs: Pairs, folder: Path, name: str = UNNAMED) -> Path:
     """Write examples as a task in lm-eval's form below the folder; return its YAML.
 

@@ -120,7 +120,7 @@ def test_the_table_of_arms_says_what_was_lost(planted, eraser):
     own = eraser().erase(planted(TWO).source("warm"))
     table = tabulate_arms({"warm": own})
     (row,) = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
-    assert row["intact"].startswith("1.000 ± ") and row["located erased"] == "0.000"
+    assert row["intact"].startswith("1.000 ± ") and row["erased"] == "0.000"
     assert row["random"] == row["random in layers"] == "1.000 (1.000 to 1.000)"
     assert row["beats every draw"] == "yes"
     assert row["log-probability lost"].startswith(f"{own.located.logprob.mean:.3f} (")

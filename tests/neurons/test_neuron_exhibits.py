@@ -99,7 +99,7 @@ def test_arms_that_were_not_measured_have_no_column():
     assert dict(zip(table.columns, *table.rows, strict=True)) == {
         "task": "a",
         "intact": "0.900 ± 0.100",
-        "located erased": "0.500",
+        "erased": "0.500",
         "random": "0.100 (0.000 to 0.200)",
         "log-probability lost": "2.100 (2.000 to 2.200)",
     }

@@ -18,6 +18,7 @@ from caploc.neurons.options import Rule
 from caploc.neurons.report import write_number
 from caploc.neurons.result import LocatedFile, LocatedGrid, LocatedModel
 from caploc.neurons.threshold import Moments
+from caploc.pairs import write_task
 
 GRID = NeuronGrid((6, 4))
 A, B, C = {"L0N0", "L0N1", "L1N2"}, {"L0N1", "L1N2"}, {"L0N5", "L1N0", "L1N1", "L0N0"}
@@ -88,16 +89,34 @@ def test_every_rate_of_every_two_tasks_is_the_algebra_of_sets(runs, tmp_path):
 
 def test_neurons_in_common_stand_beside_what_chance_gives(runs, tmp_path):
     _, exhibits = overlap(runs, {}, tmp_path)
-    rows = {row[0]: row for row in exhibits[-1].rows}
-    assert set(rows) == {"a, b", "a, c", "b, c"}
-    first = rows["a, b"]
+    rows = {" ".join(row[:2]): row[1:] for row in exhibits[-1].rows}
+    assert set(rows) == {"a b", "a c", "b c"}
+    first = rows["a b"]
     assert first[1] == "2" and first[-1] == "L0N1 L1N2"
     assert first[2] == f"{3 * 2 / 10:.2f}"
     assert first[3] == f"{hypergeom(10, 3, 2).sf(1):.4f}"
     assert first[4] == f"{2 * 1 / 6 + 1 * 1 / 4:.2f}"
     # both in common: one of two in layer 0's six, the single one of layer 1's four
     assert first[5] == f"{2 / 6 * 1 / 4:.4f}"
-    assert (rows["b, c"][1], rows["b, c"][-1]) == ("0", "–")
+    assert (rows["b c"][1], rows["b c"][-1]) == ("0", "–")
+
+
+def test_pairs_of_two_runs_are_one_task_and_of_one_kind(tmp_path):
+    runs = []
+    for number, name in enumerate(("first", "second")):
+        pairs = [(f"{n}+1=", str(n + 1)) for n in range(12)]
+        sums = str(write_task(pairs, tmp_path / name, "sums"))
+        found = {sums: (A, [A, A]), f"other{number}": (B, [B, B])}
+        runs.append(write(tmp_path / name, found))
+    result, exhibits = overlap(runs, {}, tmp_path)
+    called = [f"sums ({run})" for run in runs]
+    assert [name for name in result.datasets if name.startswith("sums")] == called
+    assert result.cohesion.same_kind == 1.0  # the same set, found twice
+    same = next((tmp_path / "first").glob("sums-*")).name
+    split, _ = overlap(runs, {same: "one", "other0": "one", "other1": "two"}, tmp_path)
+    assert split.cohesion.same_kind < 1.0
+    drawn = exhibits[0].chart.to_dict()
+    assert len({cell["row"] for data in drawn["datasets"].values() for cell in data}) == 4
 
 
 def test_kinds_part_the_matrix(runs, tmp_path):

@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 import yaml
@@ -6,6 +7,7 @@ import yaml
 from caploc.errors import BadData, BadOption, UnknownName
 from caploc.options import TaskOptions
 from caploc.tasks.catalog import load_task
+from caploc.tasks.harness import digest_data
 from caploc.tasks.signal import margin_of
 from caploc.tasks.task import (
     Generate,
@@ -156,6 +158,14 @@ def test_a_real_task_reads_local_files(gsm8k_files):
     assert json.loads(request.options)["until"][0] == "Question:"
     assert task.item(3, [Generated("so it is 6.")]) == 1.0
     assert task.item(3, [Generated("so it is 7.")]) == 0.0
+
+
+def test_changed_data_of_a_named_task_are_told_by_their_digest(gsm8k_files):
+    files = TaskOptions(data=gsm8k_files)
+    before = digest_data([load_task("gsm8k", files)])
+    assert before == digest_data([load_task("gsm8k", files)]) != {}
+    write_lines(Path(gsm8k_files["test"]), GSM8K[::-1])
+    assert digest_data([load_task("gsm8k", files)]) != before
 
 
 def test_fewshot_examples_can_be_left_out(gsm8k_files):

@@ -102,13 +102,14 @@ def locate(
     from caploc.neurons.locating import locate as run
 
     tasks = list(dict.fromkeys(options.split_names(task)))
+    options.check_named_tasks(tasks)
     said = study | {"model": model, "task": tasks, "allow_code": code.allow_code}
     method = build(NeuronStudy, said).attribution.method
     names = (Path(name).stem if is_pairs(name) else name for name in tasks)
     folder = out or default_folder("neurons", model, method, *names)
     code.check()
     asked = build(NeuronStudy, said | {"task": [name_task(name, folder) for name in tasks]})
-    kinds = options.kinds_of(kind, folder)
+    kinds = options.kinds_of(kind)
     run_and_show(run, asked, folder, page=folder, output=output, kinds=kinds)
 
 
@@ -134,7 +135,7 @@ def overlap(
     """
     from caploc.neurons.locating import overlap as run
 
-    found = run(folders, options.kinds_of(kind, folders[0]), out, command=options.command_line())
+    found = run(folders, options.kinds_of(kind), out, command=options.command_line())
     show(*found, out or folders[0] / "overlap", as_json)
 
 
@@ -200,3 +201,5 @@ def enhance(
 
     page, more = folder / "enhancement", {"allowed": may.allowed(), "save": save}
     run_and_show(enhance_located, folder, asked, page=page, output=output, **more)
+    if save is not None and not output.as_json:
+        console.say(f"Saved: {save}")

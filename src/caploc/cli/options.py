@@ -24,7 +24,7 @@ from caploc.errors import BadOption
 from caploc.folder import RESULT, UNIVERSAL, check_named, check_out, finished_in, read_json
 from caploc.naming import at_home, check_model_name, check_tasks, is_file
 from caploc.options import Flag, Option, Workers, build, flag_of, flags, record
-from caploc.pairs import is_pairs, name_task, read_pairs
+from caploc.pairs import identify, is_pairs, read_pairs
 from caploc.progress import Progress
 
 BUBBLEWRAP = "bubblewrap"
@@ -345,10 +345,10 @@ def parse_families(texts: list[str], option: str = "--family") -> dict[str, str]
     return families
 
 
-def kinds_of(texts: list[str] | None, folder: Path) -> dict[str, str]:
-    """The kind of each task, tasks named as the command with this folder keeps them."""
+def kinds_of(texts: list[str] | None) -> dict[str, str]:
+    """The kind of each task, tasks named as every run of them does."""
     kinds = parse_families(texts or [], "--kind")
-    return {name_task(name, folder): kind for name, kind in kinds.items()}
+    return {identify(name): kind for name, kind in kinds.items()}
 
 
 def command_line() -> str:

@@ -25,6 +25,7 @@ from caploc.files import digest, whole_folder
 from caploc.folder import ENHANCEMENT, LEDGER, ROWS, package_versions
 from caploc.measurement import Meters
 from caploc.models.loading import CutModel
+from caploc.naming import folder_name
 from caploc.neurons.chance import Excess
 from caploc.neurons.engine import gold_means
 from caploc.neurons.erasure import Effects
@@ -62,6 +63,7 @@ from caploc.neurons.training import (
 from caploc.neurons.weights import tune_neurons
 from caploc.progress import Progress
 from caploc.store import Store
+from caploc.wording import called, called_apart
 
 METRIC, GOLD = "metric", "gold log-probability"
 Outcomes = Float64[np.ndarray, " examples"]
@@ -218,7 +220,7 @@ def save_tuned(
     They are tuned once more at the rate that was best; plain transformers load the folder. Raises
     StoreFailed if the disk refuses.
     """
-    loaded = session.model
+    loaded, names = session.model, called_apart(found)
     for task, result in found.items():
         (fit,) = (arm.fit for arm in result.arms if arm.arm == LOCATED and arm.fit)
         once = replace(recipe, rates=(fit.rate,))
@@ -226,7 +228,7 @@ def save_tuned(
         with tune_neurons(loaded.model, session.found(task).located) as tunable:
             what = f"tuning {task} to save"
             find_best_rate(loaded.model, tunable, lessons, once, session.progress, what)
-            with whole_folder(target / task.replace("/", "-")) as stage:
+            with whole_folder(target / folder_name(names[task])) as stage:
                 loaded.model.save_pretrained(stage)
                 loaded.tokenizer.save_pretrained(stage)
 
@@ -337,7 +339,7 @@ def tabulate_tuning(task: str, result: TuningResult) -> Exhibit:
         if (control.task, control.measure) == (task, GOLD)
     ]
     chart = chart_points(points, "change of log-probability, nats a token")
-    return Exhibit.of(f"Tuning for {task}", rows, notes, chart)
+    return Exhibit.of(f"Tuning for {called(task)}", rows, notes, chart)
 
 
 def list_gains(found: Mapping[str, TuningResult], arm: str = LOCATED) -> Effects:

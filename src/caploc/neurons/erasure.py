@@ -144,7 +144,8 @@ def erase(
             "are on examples that no neuron was found on, in the task's own score and in nats of "
             "log-probability for each gold token."
         )
-        shown, title = erasure_exhibits(erased), f"Erasing neurons of {model}"
+        shown = erasure_exhibits(erased, own=not asked.neurons)
+        title = f"Erasing neurons of {model}"
         return report(folder / ERASURE, result, shown, title, [line], "erasure")
 
 
@@ -152,7 +153,7 @@ def erase_tasks(session: NeuronSession, asked: Erasing) -> list[ErasedTask]:
     """Measure what located and judged tasks lose; raises UserError if no neuron is located."""
     done = []
     chosen = session.model.grid.mask(asked.neurons) if asked.neurons else None
-    named = asked.tasks or session.study.tasks
+    named = dict.fromkeys(asked.tasks or session.study.tasks)
     for task in session.with_neurons(asked.tasks, "erase") if chosen is None else named:
         found = session.found(task)
         if chosen is not None:
@@ -168,12 +169,13 @@ def erase_tasks(session: NeuronSession, asked: Erasing) -> list[ErasedTask]:
     return done
 
 
-def erasure_exhibits(tasks: Sequence[ErasedTask]) -> list[Exhibit]:
-    """Show what tasks lose: by arm, and each without another's neurons."""
+def erasure_exhibits(tasks: Sequence[ErasedTask], *, own: bool = True) -> list[Exhibit]:
+    """Show what tasks lose: by arm, and, of neurons of their `own`, each without another's."""
     title = "Log-probability that each task (column) loses without the neurons of another (row)"
     effects = list_losses(tasks), list_losses(tasks, LAYERS)
     arms = tabulate_arms({task.task: task.own for task in tasks})
-    return [arms, tabulate_effects(title, "erased", *effects, losses=True)]
+    across = [tabulate_effects(title, "erased", *effects, losses=True)] if own else []
+    return [arms, *across]
 
 
 def tabulate_arms(erased: Mapping[str, Erased]) -> Exhibit:
@@ -192,7 +194,7 @@ def tabulate_arms(erased: Mapping[str, Erased]) -> Exhibit:
             {
                 "task": task,
                 "intact": f"{write_number(own.intact.score)} ± {write_number(own.intact.stderr)}",
-                "located erased": write_number(own.located.score),
+                "erased": write_number(own.located.score),
                 **scores,
                 "log-probability lost": write_interval(lost[LOCATED]),
                 "more than in the same layers": write_interval(held.excess if held else None),
@@ -203,7 +205,7 @@ def tabulate_arms(erased: Mapping[str, Erased]) -> Exhibit:
         "Scores without the neurons; of draws the mean, the lowest and the highest. "
         "Log-probability is in nats for each gold token, with 95 % intervals over examples."
     )
-    title = "Located neurons erased, against others as many"
+    title = "Neurons erased, against others as many"
     return Exhibit.of(title, rows, [note], chart_points(points, "log-probability lost, nats"))
 
 

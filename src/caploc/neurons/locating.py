@@ -40,6 +40,7 @@ from caploc.neurons.result import (
 )
 from caploc.neurons.sets import COMPARED, Cohesion, Overlaps, between, cohesion, rates_between
 from caploc.neurons.study import NeuronSession, open_study, read_located
+from caploc.pairs import identify
 from caploc.progress import Progress
 from caploc.wording import called
 
@@ -69,7 +70,7 @@ class LocatedNeurons:
     def cohesion(self) -> Cohesion:
         """Ask whether sets are alike within a task and a kind, and unlike across."""
         overlaps = self.overlaps()
-        kinds = {task: self.kinds.get(task, task) for task in self.found}
+        kinds = {task: self.kinds.get(identify(task), task) for task in self.found}
         return cohesion(np.array(overlaps.rates[COMPARED]), overlaps.datasets, kinds)
 
     def by_chance(self, task: str) -> float | None:
@@ -131,7 +132,7 @@ def locate(
     command: str = "",
 ) -> tuple[LocatedFile, list[Exhibit]]:
     """Find the neurons of every task; write `neurons.json` and `report.html`."""
-    check_kinds(kinds or {}, study.tasks, "the run", "they are")
+    check_kinds(kinds or {}, map(identify, study.tasks), "the run", "they are")
     with open_study(study, folder, progress, command) as session:
         found = {task: session.found(task) for task in study.tasks}
         judged = [task for task, each in found.items() if study.judged and each.located.any()]
@@ -161,10 +162,10 @@ def locate(
 
 def check_kinds(kinds: Mapping[str, str], tasks: Iterable[str], where: str, are: str) -> None:
     """Refuse kinds of tasks that are not there."""
-    if strange := [task for task in kinds if task not in set(tasks)]:
+    known = dict.fromkeys(tasks)
+    if strange := [task for task in kinds if task not in known]:
         raise BadOption(
-            f"--kind names {strange[0]}, which is no task of {where}; {are} "
-            f"{', '.join(dict.fromkeys(tasks))}."
+            f"--kind names {strange[0]}, which is no task of {where}; {are} {', '.join(known)}."
         )
 
 
@@ -192,7 +193,7 @@ def located_exhibits(result: LocatedFile) -> list[Exhibit]:
         )
     ]
     counts = [
-        {"row": called(task.task), "column": f"L{layer}", "value": count}
+        {"row": task.task, "column": f"L{layer}", "value": count}
         for task in tasks
         for layer, count in enumerate(task.layers)
     ]
@@ -272,7 +273,7 @@ def tabulate_overlaps(overlaps: Overlaps, cohesion: Cohesion, rate: str) -> Exhi
     }
     told = [f"{words} {write_number(n)}" for words, n in figures.items() if n is not None]
     cells = [
-        {"row": called(row), "column": called(column), "value": matrix[y][x]}
+        {"row": row, "column": column, "value": matrix[y][x]}
         for y, row in enumerate(names)
         for x, column in enumerate(names)
     ]
@@ -302,7 +303,7 @@ def overlap(
         raise UserError("Overlap needs two tasks or more; name further runs.")
     check_kinds(kinds, tasks.values(), "the runs", "they have")
     overlaps = rates_between(located, splits)
-    named = {name: kinds.get(task, name) for name, task in tasks.items()}
+    named = {name: kinds.get(task, task) for name, task in tasks.items()}
     summary = cohesion(np.array(overlaps.rates[COMPARED]), overlaps.datasets, named)
     result = OverlapFile(
         datasets=overlaps.datasets,
@@ -328,14 +329,15 @@ def pairs_of(grid: NeuronGrid, located: Mapping[str, np.ndarray]) -> list[Shared
         common = grid.named(located[first] & located[second])
         names = " ".join(map(str, common[:NAMED]))
         chance = count_shared(located[first], located[second], grid)
-        rows.append(SharedNeurons(tasks=f"{first}, {second}", neurons=names, **vars(chance)))
+        rows.append(SharedNeurons(task=first, other=second, neurons=names, **vars(chance)))
     return rows
 
 
 def describe_pair(pair: SharedNeurons) -> dict[str, str]:
     """Describe in a row what two tasks' neurons have in common."""
     return {
-        "tasks": pair.tasks,
+        "task": pair.task,
+        "other": pair.other,
         "in common": f"{pair.count:,}",
         "by chance": write_number(pair.expected, 2),
         "p": write_p(pair.p),
@@ -348,7 +350,7 @@ def describe_pair(pair: SharedNeurons) -> dict[str, str]:
 def gather_runs(
     folders: Sequence[Path],
 ) -> tuple[NeuronGrid, dict[str, np.ndarray], dict[str, np.ndarray], dict[str, str]]:
-    """Read the grid, and by name each task's neurons, those of its subsets, and the task itself.
+    """Read the grid, and by name each task's neurons, those of its subsets, and which task it is.
 
     A task of several runs (other seeds, other scores) goes by its name and its run's folder.
     """
@@ -361,12 +363,13 @@ def gather_runs(
         raise UserError(
             f"The runs are of different models ({', '.join(models.values())}); name runs of one."
         )
-    often = Counter(task.task for result in results for task in result.tasks)
+    often = Counter(identify(task.task) for result in results for task in result.tasks)
     located: dict[str, np.ndarray] = {}
     splits: dict[str, np.ndarray] = {}
     tasks: dict[str, str] = {}
     for folder, result in zip(folders, results, strict=True):
         for task, (own, sets) in result.sets().items():
-            name = task if often[task] == 1 else f"{task} ({folder})"
-            located[name], splits[name], tasks[name] = own, sets, task
+            same = identify(task)
+            name = task if often[same] == 1 else f"{called(task)} ({folder})"
+            located[name], splits[name], tasks[name] = own, sets, same
     return results[0].grid, located, splits, tasks

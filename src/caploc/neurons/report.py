@@ -17,7 +17,7 @@ from caploc.neurons.stats import Interval
 from caploc.report.colours import SERIES, shade_scale
 from caploc.report.figures import Figure, draw
 from caploc.report.templates import write_page
-from caploc.wording import called, called_apart, visible
+from caploc.wording import called_apart, visible
 
 NOTHING = "–"
 LINK = 28  # characters of a title in the page's list of links
@@ -104,17 +104,23 @@ def join_draws(found: Sequence[Interval]) -> Interval:
 def points_of(name: str, series: Mapping[str, Interval | None]) -> list[dict[str, Any]]:
     """List the points of a name, one for each series that is known."""
     return [
-        {"name": called(name), "series": kind}
-        | {"mean": found.mean, "low": found.low, "high": found.high}
+        {"name": name, "series": kind} | {"mean": found.mean, "low": found.low, "high": found.high}
         for kind, found in series.items()
         if found is not None and not isnan(found.mean)
     ]
+
+
+def tell_apart(points: Sequence[Found], *fields: str) -> list[dict[str, Any]]:
+    """Call the tasks that points name as tables do: by as much of a path as tells them apart."""
+    short = called_apart(str(point[field]) for point in points for field in fields)
+    return [{**point, **{field: short[str(point[field])] for field in fields}} for point in points]
 
 
 def chart_points(points: Sequence[Found], title: str) -> Figure | None:
     """Draw `points_of` some names, each with its interval; None without any."""
     if not points:
         return None
+    points = tell_apart(points, "name")
     kinds = list(dict.fromkeys(point["series"] for point in points))
     looks = alt.Scale(domain=kinds, range=list(SERIES[: len(kinds)]))
     base = alt.Chart(
@@ -136,7 +142,8 @@ def chart_matrix(cells: Sequence[Found], title: str, *, diverging: bool = False)
     most = max((abs(cell["value"]) for cell in known), default=0.0)
     if not most:
         return None
-    frame = pd.DataFrame(known).assign(value=lambda each: each["value"].astype(float))
+    shown = pd.DataFrame(tell_apart(known, "row", "column"))
+    frame = shown.assign(value=lambda each: each["value"].astype(float))
     axis = alt.Axis(ticks=False, domain=False)
     scale = alt.Scale(**shade_scale(most, diverging=diverging))
     return (
@@ -156,9 +163,10 @@ def chart_curves(
     points: Sequence[Found], across: str, up: str, *, logarithmic: bool = False
 ) -> Figure | None:
     """Draw a line of `x` and `y` through each series; None where none has two points."""
-    known = [point for point in points if point["y"] is not None and not isnan(point["y"])]
-    if len({point["x"] for point in known}) < 2:
+    drawn = [point for point in points if point["y"] is not None and not isnan(point["y"])]
+    if len({point["x"] for point in drawn}) < 2:
         return None
+    known = tell_apart(drawn, "series")
     kinds = list(dict.fromkeys(point["series"] for point in known))
     looks = [SERIES[place % len(SERIES)] for place in range(len(kinds))]
     scale = alt.Scale(type="log") if logarithmic else alt.Scale(zero=False)
@@ -194,7 +202,7 @@ def tabulate_effects(
 
     rows = [{first: task} | {other: cell((task, other)) for other in judged} for task in tasks]
     cells = [
-        {"row": called(task), "column": called(other), "value": -value if losses else value}
+        {"row": task, "column": other, "value": -value if losses else value}
         for (task, other), value in effects.items()
         if not isnan(value)
     ]

@@ -192,7 +192,8 @@ class LocatedFile(NeuronFile):
 class SharedNeurons(Chance):
     """What two tasks' neurons have in common, beside chance; the first few by name."""
 
-    tasks: str
+    task: str
+    other: str
     neurons: str
 
 

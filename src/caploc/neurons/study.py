@@ -238,7 +238,7 @@ class NeuronSession:
 
     def with_neurons(self, tasks: Sequence[str], purpose: str) -> list[str]:
         """List those of some tasks (none: all) that have a neuron; raises UserError if none has."""
-        asked = tasks or self.study.tasks
+        asked = dict.fromkeys(tasks or self.study.tasks)
         found = [task for task in asked if self.found(task).located.any()]
         if not found:
             raise UserError(
