@@ -5,12 +5,13 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
+from operator import ne
 from pathlib import Path
 from typing import Any
 
 from caploc.errors import BadOption, FolderTaken, StoreFailed, UserError
 from caploc.files import whole_text, writing
-from caploc.naming import YAML, is_file, is_folder
+from caploc.naming import is_file, is_folder
 from caploc.store import LOCK, Store, holds_rows
 
 RUN, RESULT, ANSWERS, ROWS = "run.json", "result.json", "answers.json", "rows.sqlite"
@@ -108,11 +109,12 @@ def check_same(folder: Path, earlier: Any, study: dict[str, Any], data: Mapping[
 
 def tell_change(key: str, old: Any, new: Any) -> str:
     """Say how an option of the earlier run differs; of a task made of pairs, its examples may."""
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new) > 0:
+        return tell_change(key, *next(pair for pair in zip(old, new, strict=True) if ne(*pair)))
     before, after = Path(str(old)), Path(str(new))
-    if before.name.endswith(YAML) and before.name == after.name:
-        if before.parent.name != after.parent.name:
-            return f"{key} {after.stem!r} with other examples"
-        return f"{key} {after.stem!r} in {before.parent}, where the folder was before"
+    made = all(path.parent.name.startswith(f"{path.stem}-") for path in (before, after))
+    if made and before.name == after.name:
+        return f"{key} {after.stem!r} with other examples"
     return f"{key} {old!r}, not {new!r}"
 
 

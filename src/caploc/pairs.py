@@ -8,7 +8,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from caploc.errors import BadData
+from caploc.errors import BadData, FolderTaken
 from caploc.files import read_csv, read_json_lines
 from caploc.folder import EXAMPLES
 from caploc.naming import PAIRS, at_home, is_file, keep_plain, placed
@@ -93,6 +93,7 @@ def write_task(pairs: Pairs, folder: Path, name: str = UNNAMED) -> Path:
 
     Raises:
         BadData: if there are too few different prompts to name a head, or one is no pair of texts.
+        FolderTaken: if the folder was elsewhere when they were written.
     """
     from pyarrow import Table, parquet  # here, since these two take seconds to load
 
@@ -109,6 +110,12 @@ def write_task(pairs: Pairs, folder: Path, name: str = UNNAMED) -> Path:
             "the model gets right."
         )
     place = folder / name_examples(pairs, name)
+    path = place / f"{name}.yaml"
+    if path.exists() and json.dumps(str((place / EXAMPLES).absolute())) not in path.read_text():
+        raise FolderTaken(
+            f"{folder} was moved or renamed since its examples were written; move it back, or "
+            "choose another --out."
+        )
     place.mkdir(parents=True, exist_ok=True)
     # a table that says what is text: of JSON a reader would make times of dates
     parquet.write_table(Table.from_pylist(examples), place / EXAMPLES)
@@ -124,7 +131,6 @@ def write_task(pairs: Pairs, folder: Path, name: str = UNNAMED) -> Path:
         "metadata": {"version": 1},
         "metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}],
     }
-    path = place / f"{name}.yaml"
     path.write_text(json.dumps(task, indent=1), encoding="utf-8")  # JSON is YAML
     return path.absolute()
 

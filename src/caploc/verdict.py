@@ -235,7 +235,7 @@ def list_unnamed(result: Result) -> Iterator[str]:
         yield f"Named with the others, though what each adds is open: {' '.join(unsure)}."
     if unconfirmed := result.validation.unconfirmed:
         yield f"Found, and not confirmed by the check: {' '.join(unconfirmed)}."
-    if not result.top:
+    if not result.top and any(head.effect is not None for head in result.heads):
         yield "More examples may confirm heads."
         if result.method.goal == "heads":
             yield "--goal set looks for heads that matter together."

@@ -145,6 +145,19 @@ def test_a_metric_by_mutual_information_or_an_example_of_one_choice_leaves_no_ma
     assert both.metric.chance == pytest.approx(1 / 3)
 
 
+def test_a_metric_that_lm_eval_does_not_have_is_a_mistake_in_a_sentence(task_file):
+    read = {"output_type": "loglikelihood", "doc_to_target": "{{a}}"}
+    strange = task_file(
+        "strange", metric_list=[{"metric": "acc", "aggregation": "average"}], **read
+    )
+    with pytest.raises(BadOption, match="does not have; its YAML may name .*mean"):
+        load_task(str(strange))
+    unlike = task_file("unlike", metric_list=[{"metric": "exact_match"}], **read)
+    task = load_task(str(unlike))
+    with pytest.raises(BadOption, match="gives no exact_match.*of the kind loglikelihood; name another"):
+        task.item(0, [Scored(-1.0, True, 1)])
+
+
 def test_written_answers_offer_no_choice():
     assert load_task("demo/sorting").example(0).right is None
 

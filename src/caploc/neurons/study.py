@@ -145,6 +145,11 @@ def load_source(
 
     by_gold = replace(options, outcome="logprob", metric=None)
     judging = ask_once(replace(options, outcome="metric"), progress)
+    if judging.example(0).gold is None and isinstance(judging.requests(0)[0], Generate):
+        raise BadOption(
+            f"Task {name} has no gold answers, whose log-probability finds neurons; name a task "
+            "that has."
+        )
     gold = ask_once(by_gold)
     everything = list(range(judging.size))
     finding, pool, judge_on = gold, everything[::2], everything[1::2]

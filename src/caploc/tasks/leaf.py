@@ -107,14 +107,23 @@ class Leaf:
         return tuple(as_request(instance) for instance in self.instances[example])
 
     def item(self, example: int, responses: Sequence[Response]) -> Any:
-        """Return the chosen metric of one example, through the chosen filter."""
+        """Return the chosen metric of one example, through the chosen filter.
+
+        Raises BadOption if the task's kind of answers has no such metric.
+        """
         pairs = zip(self.instances[example], responses, strict=True)
         instances = [replace_response(*pair) for pair in pairs]
         for ensemble in self.task._filters:
             if ensemble.name == self.filter:
                 ensemble.apply(instances)
         found = [instance.filtered_resps[self.filter] for instance in instances]
-        return self.task.process_results(self.docs[example], found)[self.metric]
+        known = self.task.process_results(self.docs[example], found)
+        if self.metric not in known:
+            raise BadOption(
+                f"Task {self.name} gives no {self.metric}: lm-eval has no such metric of answers "
+                f"of the kind {self.task.config.output_type}; name another in its YAML, such as acc."
+            )
+        return known[self.metric]
 
     def aggregate(self, items: Sequence[Any]) -> tuple[float | None, float | None]:
         """Return the metric over items, and its standard error where one is known."""
@@ -124,6 +133,11 @@ class Leaf:
             return float(self.aggregation(items)), self.stderr(items)
         except OverflowError:  # the perplexity of a model that is broken beyond numbers
             return None, None
+        except (ValueError, TypeError) as error:
+            raise BadOption(
+                f"The metric {self.metric} of task {self.name} cannot be taken of its answers "
+                f"({error}); name another with --metric."
+            ) from error
 
     def stderr(self, items: Sequence[Any]) -> float | None:
         """Return the formula for a mean, a seeded bootstrap where items are cheap to aggregate."""
