@@ -119,6 +119,11 @@ def test_a_file_of_pairs_is_a_task_as_for_heads(typed, tmp_path):
     (folder,) = (tmp_path / "runs").iterdir()
     (told,) = json.loads((folder / "neurons.json").read_text())["tasks"]
     assert told["examples"] == 4 and told["task"].endswith("sums.yaml")
+    for name in ("sums.jsonl", "sums", told["task"]):
+        named = ["--task", name, "--draws", "5", "--limit", "4", "--quiet"]
+        code, _, said = typed("neurons", "erase", str(folder), *named)
+        assert code == 0, said
+    assert typed("neurons", "erase", str(folder), "--task", "sum")[0] == 2
 
 
 @pytest.mark.slow

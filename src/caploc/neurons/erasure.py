@@ -36,6 +36,7 @@ from caploc.neurons.stats import mean_interval
 from caploc.neurons.study import (
     NeuronSession,
     TaskSource,
+    find_tasks,
     outcomes_of,
     read_located,
     reopen_study,
@@ -153,7 +154,7 @@ def erase_tasks(session: NeuronSession, asked: Erasing) -> list[ErasedTask]:
     """Measure what located and judged tasks lose; raises UserError if no neuron is located."""
     done = []
     chosen = session.model.grid.mask(asked.neurons) if asked.neurons else None
-    named = dict.fromkeys(asked.tasks or session.study.tasks)
+    named = find_tasks(session.study.tasks, asked.tasks)
     for task in session.with_neurons(asked.tasks, "erase") if chosen is None else named:
         found = session.found(task)
         if chosen is not None:

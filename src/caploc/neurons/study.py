@@ -34,13 +34,14 @@ from caploc.neurons.model import NeuronModel, find_sites
 from caploc.neurons.options import NeuronStudy
 from caploc.neurons.result import LocatedFile
 from caploc.options import TaskOptions
+from caploc.pairs import identify
 from caploc.progress import Progress, Silent
 from caploc.store import Row, Store
 from caploc.tasks.catalog import can_train
 from caploc.tasks.defects import one_of_each_question
 from caploc.tasks.harness import digest_data
 from caploc.tasks.task import Generate, LogLikelihood, Task
-from caploc.wording import called
+from caploc.wording import called, called_apart
 
 
 def read_located(folder: Path) -> LocatedFile:
@@ -243,7 +244,7 @@ class NeuronSession:
 
     def with_neurons(self, tasks: Sequence[str], purpose: str) -> list[str]:
         """List those of some tasks (none: all) that have a neuron; raises UserError if none has."""
-        asked = dict.fromkeys(tasks or self.study.tasks)
+        asked = find_tasks(self.study.tasks, tasks)
         found = [task for task in asked if self.found(task).located.any()]
         if not found:
             raise UserError(
@@ -251,6 +252,17 @@ class NeuronSession:
                 "locate again with a lower --sigma, a --share, or more examples."
             )
         return found
+
+
+def find_tasks(known: Sequence[str], asked: Sequence[str]) -> list[str]:
+    """Find tasks of a study, by their names, as tables call them, or by a file of pairs; none: all.
+
+    Raises UnknownName for one that the study has not.
+    """
+    same, short = {identify(task): task for task in known}, called_apart(known)
+    called = {name: task for task, name in short.items()}
+    found = [same.get(identify(name)) or pick(called, name, "task of the run") for name in asked]
+    return list(dict.fromkeys(found or known))
 
 
 @contextmanager
@@ -291,8 +303,7 @@ def reopen_study(
 ) -> Iterator[NeuronSession]:
     """Open the folder of a finished `locate` again; raises UnknownName for `tasks` not of it."""
     study, command = read_study(folder, allowed)
-    for task in tasks:
-        pick(dict.fromkeys(study.tasks), task, "task of the run")
+    find_tasks(study.tasks, tasks)
     with open_study(study, folder, progress, command, others=others) as session:
         yield session
 

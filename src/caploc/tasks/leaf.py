@@ -121,7 +121,7 @@ class Leaf:
         if self.metric not in known:
             raise BadOption(
                 f"Task {self.name} gives no {self.metric}: lm-eval has no such metric of answers "
-                f"of the kind {self.task.config.output_type}; name another in its YAML, such as acc."
+                f"of the kind {self.task.config.output_type}; name another in its YAML."
             )
         return known[self.metric]
 
