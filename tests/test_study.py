@@ -230,6 +230,14 @@ def test_mistakes_are_seen_before_the_model_is_loaded(monkeypatch, tmp_path, cha
     assert not (tmp_path / "run").exists()
 
 
+def test_a_spared_task_that_has_nothing_to_lose_is_refused(tmp_path):
+    rows = [{"q": f"{n} apples, and?", "a": "never said"} for n in range(40)]
+    spared = str(write_task_file(tmp_path, rows, "spared"))
+    asked = replace(SMALL, **SPECIFIC, spare=(spared,), examples=None)
+    with pytest.raises(BadOption, match="--spare spared: the model gets none of 20 examples right"):
+        run_study(asked, tmp_path / "run")
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
