@@ -10,11 +10,12 @@ from caploc.cli.options import parse_families
 from caploc.errors import BadOption, UserError
 from caploc.finished import FinishedRun
 from caploc.options import Settings
+from caploc.pairs import name_task
 from caploc.result import Model, Search
 from caploc.study import run_study
 from caploc.tasks.task import Metric
 from caploc.universal import Trials, check_direction, find_universal, leave_out_universal
-from doubles import planted_study
+from doubles import planted_study, write_lines
 from worlds.planted import Planted, write_planted
 
 
@@ -90,6 +91,21 @@ def test_one_task_or_an_unknown_family_is_refused(planted, tmp_path):
         find_universal(Trials(runs, {"gsm8k": "math"}), tmp_path)
     with pytest.raises(BadOption, match="--examples must be 2 or more; got 1"):
         find_universal(Trials(runs, {}, examples=1), tmp_path)
+
+
+def test_pairs_are_one_task_in_every_run_and_go_by_their_file(planted, tmp_path):
+    _, runs = planted
+    file = write_lines(tmp_path / "sums.jsonl", [
+        {"prompt": f"{n}+1=", "answer": str(n + 1)} for n in range(12)
+    ])  # fmt: skip
+    made = [name_task(str(file), tmp_path / name) for name in ("first", "second")]
+    both = [
+        replace(run, study=replace(run.study, task=task))
+        for run, task in zip(runs, made, strict=False)
+    ]
+    Trials([both[0], runs[1]], {str(file): "sums"}).check()
+    with pytest.raises(UserError, match="each of another task"):
+        Trials(both[:2], {}).check()
 
 
 def test_runs_without_a_head_in_common_have_nothing_to_try(planted, tmp_path):

@@ -16,11 +16,13 @@ from caploc.finished import FinishedRun
 from caploc.folder import UNIVERSAL, claim, package_versions, write_json
 from caploc.measurement import Meter, Meters
 from caploc.options import ZERO
+from caploc.pairs import identify
 from caploc.progress import Progress, Silent
 from caploc.recovery import paired_standard_error
 from caploc.search import column_mask
 from caploc.tasks.task import Task
 from caploc.validation import score_both, scored_differences
+from caploc.wording import called
 
 EXAMPLES = 100  # of each task that a candidate is tried on
 NAMED_BY = 2  # runs among whose first heads a candidate is
@@ -111,24 +113,29 @@ class Trials:
     """Which heads are tried alone on which tasks."""
 
     runs: Sequence[FinishedRun]
-    families: Mapping[str, str]  # of tasks; a task that is not named is a family of its own
+    families: Mapping[str, str]  # of tasks, or files of pairs; one not named is its own family
     examples: int = EXAMPLES
+
+    @property
+    def same(self) -> dict[str, str]:
+        """The task of each run, by what any run of it calls it."""
+        return {identify(run.study.task): run.study.task for run in self.runs}
 
     def check(self) -> None:
         """Refuse what cannot be compared; raises UserError.
 
         That is fewer than two tasks, more than one model, a family of an unknown task.
         """
-        names = [run.study.task for run in self.runs]
+        names = [called(run.study.task) for run in self.runs]
         if self.examples < 2:
             raise BadOption(f"--examples must be 2 or more; got {self.examples}.")
-        if len(set(names)) < len(names) or len(names) < 2:
+        if len(self.same) < len(names) or len(names) < 2:
             raise UserError(
                 f"Universal heads are those of several tasks; got runs of {', '.join(names)}. Name "
                 "the folders of two or more runs, each of another task."
             )
         if len({run.result.model.fingerprint for run in self.runs}) > 1:
-            models = ", ".join(dict.fromkeys(run.study.model.name for run in self.runs))
+            models = ", ".join(f"{run.study.model.name} in {run.folder}" for run in self.runs)
             raise UserError(f"The runs are of different models ({models}); name runs of one.")
         if len(kinds := {run.result.grid.components: run.folder for run in self.runs}) > 1:
             named = ", ".join(f"{kind} in {folder}" for kind, folder in kinds.items())
@@ -141,7 +148,7 @@ class Trials:
                 ", and a universal head is one that tasks cannot do without; name runs of --mode "
                 f"{ZERO}."
             )
-        if unknown := [task for task in self.families if task not in names]:
+        if unknown := [task for task in self.families if identify(task) not in self.same]:
             raise BadOption(
                 f"--family names {unknown[0]}, which is no run's task; they are {', '.join(names)}."
             )
@@ -177,7 +184,7 @@ def find_universal(
         found = judge_universality(
             {name: effects for name, (_, effects) in measured.items()},
             {name: intact for name, (intact, _) in measured.items()},
-            trials.families,
+            {trials.same[identify(task)]: family for task, family in trials.families.items()},
         )
         told = {
             "schema": 1,

@@ -163,7 +163,8 @@ def test_runs_of_two_models_do_not_go_together(runs, tmp_path):
     other = write(tmp_path / "other", {"d": (A, [A, A])}, name="n", fingerprint="another")
     with pytest.raises(UserError) as refused:
         overlap([*runs, other], {}, tmp_path)
-    assert str(refused.value) == "The runs are of different models (m, n); name runs of one."
+    named = f"(m in {runs[0]}, m in {runs[1]}, n in {other})"
+    assert str(refused.value) == f"The runs are of different models {named}; name runs of one."
     assert not (tmp_path / "overlap.json").exists()
 
 

@@ -358,11 +358,10 @@ def gather_runs(
     if twice := [folder for folder in folders if places[folder.resolve()] > 1]:
         raise UserError(f"{twice[0]} is named twice; name each run once.")
     results = [read_located(folder) for folder in folders]
-    models = {result.model.fingerprint: result.model.name for result in results}
-    if len(models) > 1:
-        raise UserError(
-            f"The runs are of different models ({', '.join(models.values())}); name runs of one."
-        )
+    if len({result.model.fingerprint for result in results}) > 1:
+        pairs = zip(folders, results, strict=True)
+        models = ", ".join(f"{result.model.name} in {folder}" for folder, result in pairs)
+        raise UserError(f"The runs are of different models ({models}); name runs of one.")
     often = Counter(identify(task.task) for result in results for task in result.tasks)
     located: dict[str, np.ndarray] = {}
     splits: dict[str, np.ndarray] = {}
