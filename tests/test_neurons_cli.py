@@ -107,7 +107,7 @@ def test_neurons_of_changed_training_examples_are_not_erased(typed, tmp_path):
     rows = [{"text": f"i feel other {n}", "label": n % 6} for n in range(30)]
     write_lines(tmp_path / "train.jsonl", rows)
     code, _, said = typed("neurons", "erase", "run", "--draws", "5", "--limit", "4", "--quiet")
-    assert code == 2 and "examples of emotion, to find on, are not those" in said
+    assert code == 2 and "examples of emotion (training) are not those" in said
 
 
 def test_a_file_of_pairs_is_a_task_as_for_heads(typed, tmp_path):

@@ -103,7 +103,10 @@ def test_pairs_are_one_task_in_every_run_and_go_by_their_file(planted, tmp_path)
         replace(run, study=replace(run.study, task=task))
         for run, task in zip(runs, made, strict=False)
     ]
-    Trials([both[0], runs[1]], {str(file): "sums"}).check()
+    for name in (str(file), "sums", made[1]):
+        trials = Trials([both[0], runs[1]], {name: "sums"})
+        trials.check()
+        assert trials.kinds == {made[0]: "sums"}
     with pytest.raises(UserError, match="each of another task"):
         Trials(both[:2], {}).check()
 

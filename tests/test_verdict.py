@@ -68,6 +68,17 @@ def card(content):
     return make_card(Result.model_validate(content))
 
 
+def test_a_score_that_is_no_share_of_right_answers_may_be_low_and_has_something_to_lose():
+    for metric, said in (("acc", Said.POWERLESS), ("mcc", Said.LOST), ("f1", Said.LOST)):
+        content = found(others="lost")
+        (other,) = content["validation"]["other_tasks"]
+        other |= {"metric": metric, "intact": {"score": 0.01, "examples": 100}}
+        other["change"] = CHANGES["lost"] | {"margin": 0.03}
+        other["knocked_out"] = {"score": 0.0 if metric != "mcc" else -0.2}
+        (row,) = [row for row in card(content).rows if row.kind is RowKind.OTHER_TASK]
+        assert row.said is said
+
+
 @pytest.mark.parametrize(
     ("content", "verdict"),
     [

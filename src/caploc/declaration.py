@@ -528,7 +528,7 @@ class Allowed:
             self.check_task(where, task)
 
     def check_task(self, where: str, task: str) -> None:
-        """Refuse, by a BadOption, a task's file beside Python code, if that was not allowed."""
+        """Refuse, by a BadOption, a task's file that can run Python code, unless allowed."""
         from caploc.tasks.taskfiles import find_code
 
         if not self.remote_code and (code := find_code(task)):

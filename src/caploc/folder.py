@@ -5,13 +5,14 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
+from itertools import zip_longest
 from operator import ne
 from pathlib import Path
 from typing import Any
 
 from caploc.errors import BadOption, FolderTaken, StoreFailed, UserError
 from caploc.files import whole_text, writing
-from caploc.naming import is_file, is_folder
+from caploc.naming import is_file, is_folder, made_of_pairs
 from caploc.store import LOCK, Store, holds_rows
 
 RUN, RESULT, ANSWERS, ROWS = "run.json", "result.json", "answers.json", "rows.sqlite"
@@ -109,12 +110,13 @@ def check_same(folder: Path, earlier: Any, study: dict[str, Any], data: Mapping[
 
 def tell_change(key: str, old: Any, new: Any) -> str:
     """Say how an option of the earlier run differs; of a task made of pairs, its examples may."""
-    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new) > 0:
-        return tell_change(key, *next(pair for pair in zip(old, new, strict=True) if ne(*pair)))
-    before, after = Path(str(old)), Path(str(new))
-    made = all(path.parent.name.startswith(f"{path.stem}-") for path in (before, after))
-    if made and before.name == after.name:
-        return f"{key} {after.stem!r} with other examples"
+    both = [each if isinstance(each, list) else [each] for each in (old, new)]
+    changed = [pair for pair in zip_longest(*both, fillvalue="") if ne(*pair)]
+    names = [Path(str(after)).stem for _, after in changed]
+    if all(made_of_pairs(str(each)) for pair in changed for each in pair) and names == [
+        Path(str(before)).stem for before, _ in changed
+    ]:
+        return f"{key} {', '.join(map(repr, names))} with other examples"
     return f"{key} {old!r}, not {new!r}"
 
 

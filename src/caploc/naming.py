@@ -4,6 +4,7 @@ The models are those that the package index carries; a fourth one is one table o
 """
 
 import os
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -185,6 +186,12 @@ def placed(name: str, start: Path = Path()) -> str:
         return name
     path = start / at_home(name)
     return str(path.absolute()) if name.strip() and (is_folder(path) or is_file(path)) else name
+
+
+def made_of_pairs(task: str) -> bool:
+    """Tell whether a task's YAML was made of pairs: its folder has its name and a digest."""
+    path = Path(task)
+    return bool(re.fullmatch(rf"{re.escape(path.stem)}-[0-9a-f]{{8}}", path.parent.name))
 
 
 def check_model_name(name: str) -> str:

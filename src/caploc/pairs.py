@@ -11,7 +11,7 @@ from typing import Any
 from caploc.errors import BadData, FolderTaken
 from caploc.files import read_csv, read_json_lines
 from caploc.folder import EXAMPLES
-from caploc.naming import PAIRS, at_home, is_file, keep_plain, placed
+from caploc.naming import PAIRS, at_home, is_file, keep_plain, made_of_pairs, placed
 
 Pairs = Sequence[tuple[str, str]]
 UNNAMED = "your task"
@@ -74,15 +74,13 @@ def name_examples(pairs: Pairs, name: str = UNNAMED) -> str:
 
 
 def identify(name: str) -> str:
-    """Name a task as every run of it does: one of pairs by its folder, which its run's lies around.
+    """Name a task as every run of it does, wherever the run lies.
 
-    `name` may also be the file of pairs.
+    A task made of pairs goes by the name of its own folder; `name` may also be the file of pairs.
     """
     if is_pairs(name):
         return name_examples(read_pairs(name), keep_plain(Path(name).stem) or UNNAMED)
-    path = Path(placed(name))
-    made = path.with_name(EXAMPLES).exists() and path.parent.name.startswith(f"{path.stem}-")
-    return path.parent.name if made else str(path) if is_file(path) else name
+    return Path(name).parent.name if made_of_pairs(name) else placed(name)
 
 
 def write_task(pairs: Pairs, folder: Path, name: str = UNNAMED) -> Path:

@@ -195,7 +195,9 @@ class Session:
             examples, _ = split_examples(self.tasks[name].size, self.study.settings.seed)
             rows = probes[name].under(self.nothing, examples, self.progress, f"{name}, intact")
             before = outcomes_by_example(rows)
-            if name in self.study.spare and is_binary(before) and not any(before.values()):
+            better_high = self.tasks[name].metric.higher_is_better
+            useless = better_high and is_binary(before) and not any(before.values())
+            if useless and name in self.study.spare:
                 raise BadOption(
                     f"--spare {called(name)}: the model gets none of {len(before)} examples right, "
                     "so that no set could cost it anything; spare a task that it can do."

@@ -7,7 +7,7 @@ from caploc.contents import TaskScores
 from caploc.options import ZERO
 from caploc.report.card import cells, label
 from caploc.result import Card, Change, Effect, Lost, Result, Score
-from caploc.verdict import make_card, read_change
+from caploc.verdict import make_card, read_task
 from caploc.wording import (
     SPACE,
     Unit,
@@ -65,7 +65,7 @@ def evaluation_table(found: TaskScores) -> Table:
         unit = unit_of_metric(row.metric or "score", row.scores, row.higher_is_better is not False)
         pair = row.intact or Score(), row.knocked_out or Score()
         first = [called(row.name), *(format_with_error(each, unit) for each in pair)]
-        said = read_change(row.change)
+        said = read_task(row)
         verdict = said.value if said else "–"
         examples = str(row.intact.examples if row.intact else None)
         rows.append([*first, write_change(row.change, unit), verdict, examples])

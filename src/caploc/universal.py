@@ -22,7 +22,7 @@ from caploc.recovery import paired_standard_error
 from caploc.search import column_mask
 from caploc.tasks.task import Task
 from caploc.validation import score_both, scored_differences
-from caploc.wording import called
+from caploc.wording import called_apart
 
 EXAMPLES = 100  # of each task that a candidate is tried on
 NAMED_BY = 2  # runs among whose first heads a candidate is
@@ -117,19 +117,26 @@ class Trials:
     examples: int = EXAMPLES
 
     @property
-    def same(self) -> dict[str, str]:
-        """The task of each run, by what any run of it calls it."""
-        return {identify(run.study.task): run.study.task for run in self.runs}
+    def tasks(self) -> dict[str, str]:
+        """The task of each run, by what tables and any run of it call it."""
+        named = [run.study.task for run in self.runs]
+        short = {title: task for task, title in called_apart(named).items()}
+        return short | {identify(task): task for task in named}
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """The family of each run's task that has one."""
+        return {self.tasks[identify(name)]: family for name, family in self.families.items()}
 
     def check(self) -> None:
         """Refuse what cannot be compared; raises UserError.
 
         That is fewer than two tasks, more than one model, a family of an unknown task.
         """
-        names = [called(run.study.task) for run in self.runs]
+        names = [run.study.task for run in self.runs]
         if self.examples < 2:
             raise BadOption(f"--examples must be 2 or more; got {self.examples}.")
-        if len(self.same) < len(names) or len(names) < 2:
+        if len(set(map(identify, names))) < len(names) or len(names) < 2:
             raise UserError(
                 f"Universal heads are those of several tasks; got runs of {', '.join(names)}. Name "
                 "the folders of two or more runs, each of another task."
@@ -148,9 +155,10 @@ class Trials:
                 ", and a universal head is one that tasks cannot do without; name runs of --mode "
                 f"{ZERO}."
             )
-        if unknown := [task for task in self.families if identify(task) not in self.same]:
+        if unknown := [task for task in self.families if identify(task) not in self.tasks]:
+            known = ", ".join(called_apart(names).values())
             raise BadOption(
-                f"--family names {unknown[0]}, which is no run's task; they are {', '.join(names)}."
+                f"--family names {unknown[0]}, which is no run's task; they are {known}."
             )
 
     def candidates(self) -> list[Component]:
@@ -184,7 +192,7 @@ def find_universal(
         found = judge_universality(
             {name: effects for name, (_, effects) in measured.items()},
             {name: intact for name, (intact, _) in measured.items()},
-            {trials.same[identify(task)]: family for task, family in trials.families.items()},
+            trials.kinds,
         )
         told = {
             "schema": 1,

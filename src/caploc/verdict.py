@@ -295,10 +295,7 @@ def compared(label: str, kind: RowKind, entry: TaskComparison, unit: Unit, named
     measured = entry.knocked_out or entry.intact
     scores, change = (intact, knocked_out if named else None), entry.change if named else None
     row = make_row(label, kind, unit, scores, change, measured.examples if measured else None)
-    margin = change.margin if change else None  # of right and wrong answers
-    if kind is RowKind.ALL or margin is None or intact is None or intact > margin:
-        return row
-    return row.model_copy(update={"said": Said.POWERLESS})
+    return row.model_copy(update={"said": read_task(entry) if named else None})
 
 
 def make_row(
@@ -334,6 +331,17 @@ def read_change(change: Change | None) -> Said | None:
     if change.low is not None and change.margin is not None and change.low >= -change.margin:
         return Said.KEPT
     return Said.KEPT if change.verdict == "unchanged" else Said.OPEN
+
+
+def read_task(entry: TaskComparison) -> Said | None:
+    """Read a task's change; one that is right too rarely to lose more than the margin says so."""
+    unit, before = unit_of_task(entry), entry.scores[0]
+    margin = entry.change.margin if entry.change else None
+    # F1 may be 0 where most answers are right, of which some can be lost
+    share = unit.sign == "%" and unit.higher_is_better and entry.metric != "f1"
+    if share and before is not None and margin is not None and before <= margin:
+        return Said.POWERLESS
+    return read_change(entry.change)
 
 
 def pick_samples(result: Result) -> Iterator[Sample]:

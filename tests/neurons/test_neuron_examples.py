@@ -121,7 +121,7 @@ def test_a_long_text_is_asked_in_windows(demo, task_file):
 
 def test_a_task_without_gold_answers_is_refused_in_a_sentence(task_file):
     path = task_file([{"q": f"{n}+1=", "a": ""} for n in range(8)])
-    with pytest.raises(BadOption, match="has no gold answers, whose log-probability") as refused:
+    with pytest.raises(BadOption, match="has no gold answer whose log-probability") as refused:
         load_source(MODEL, path, TaskOptions(), 4, 0)
     assert str(refused.value).count(". ") == 0
 

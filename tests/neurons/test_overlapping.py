@@ -119,6 +119,14 @@ def test_pairs_of_two_runs_are_one_task_and_of_one_kind(tmp_path):
     assert len({cell["row"] for data in drawn["datasets"].values() for cell in data}) == 4
 
 
+def test_tasks_of_one_title_stay_apart_where_several_runs_have_them(tmp_path):
+    tasks = {"/x/easy/sums.yaml": (A, [A, A]), "/x/hard/sums.yaml": (B, [B, B])}
+    runs = [write(tmp_path / name, tasks) for name in ("first", "second")]
+    result, _ = overlap(runs, {}, tmp_path)
+    assert len(result.datasets) == 4
+    assert result.datasets[0] == f"easy/sums.yaml ({runs[0]})"
+
+
 def test_kinds_part_the_matrix(runs, tmp_path):
     result, exhibits = overlap(runs, {"a": "one", "b": "one", "c": "two"}, tmp_path)
     rate = result.rates["largest"]

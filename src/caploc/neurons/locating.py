@@ -42,7 +42,7 @@ from caploc.neurons.sets import COMPARED, Cohesion, Overlaps, between, cohesion,
 from caploc.neurons.study import NeuronSession, open_study, read_located
 from caploc.pairs import identify
 from caploc.progress import Progress
-from caploc.wording import called
+from caploc.wording import called_apart
 
 NAMED, HIGHEST = 8, 4  # neurons in common, and of the highest scores, that a table names
 WRITTEN = {COMPARED: "by the larger set", "iou": "as IoU"}
@@ -363,12 +363,14 @@ def gather_runs(
         models = ", ".join(f"{result.model.name} in {folder}" for folder, result in pairs)
         raise UserError(f"The runs are of different models ({models}); name runs of one.")
     often = Counter(identify(task.task) for result in results for task in result.tasks)
+    first = {identify(task.task): task.task for result in results for task in result.tasks}
+    short = called_apart(first.values())
     located: dict[str, np.ndarray] = {}
     splits: dict[str, np.ndarray] = {}
     tasks: dict[str, str] = {}
     for folder, result in zip(folders, results, strict=True):
         for task, (own, sets) in result.sets().items():
             same = identify(task)
-            name = task if often[same] == 1 else f"{called(task)} ({folder})"
+            name = task if often[same] == 1 else f"{short[first[same]]} ({folder})"
             located[name], splits[name], tasks[name] = own, sets, same
     return results[0].grid, located, splits, tasks

@@ -146,12 +146,11 @@ def load_source(
 
     by_gold = replace(options, outcome="logprob", metric=None)
     judging = ask_once(replace(options, outcome="metric"), progress)
-    if judging.example(0).gold is None and isinstance(judging.requests(0)[0], Generate):
-        raise BadOption(
-            f"Task {name} has no gold answers, whose log-probability finds neurons; name a task "
-            "that has."
-        )
-    gold = ask_once(by_gold)
+    try:
+        gold = ask_once(by_gold)
+    except BadOption as error:  # its advice, --outcome metric, is none for neurons
+        why = str(error).partition(";")[0]
+        raise BadOption(f"{why}, by which neurons are found; name another task.") from error
     everything = list(range(judging.size))
     finding, pool, judge_on = gold, everything[::2], everything[1::2]
     if can_train(name, options):
@@ -259,9 +258,9 @@ def find_tasks(known: Sequence[str], asked: Sequence[str]) -> list[str]:
 
     Raises UnknownName for one that the study has not.
     """
-    same, short = {identify(task): task for task in known}, called_apart(known)
-    called = {name: task for task, name in short.items()}
-    found = [same.get(identify(name)) or pick(called, name, "task of the run") for name in asked]
+    same = {identify(task): task for task in known}
+    titles = {title: task for task, title in called_apart(known).items()}
+    found = [same.get(identify(name)) or pick(titles, name, "task of the run") for name in asked]
     return list(dict.fromkeys(found or known))
 
 
@@ -286,8 +285,10 @@ def open_study(
     for name in study.tasks:
         deal_subsets(name, sources[name].find_on, study.subsets)
     data = digest_data([source.judging for source in sources.values()])
-    trained = digest_data([source.finding for source in sources.values()])
-    data |= {f"{name}, to find on,": digest for name, digest in trained.items()}
+    trained = [
+        each.finding.in_metric() for each in sources.values() if each.finding is not each.gold
+    ]
+    data |= {f"{name} (training)": digest for name, digest in digest_data(trained).items()}
     with claim(folder, asdict(study) | {"kind": "neurons"}, command, data) as store:
         yield NeuronSession(study, store, folder, progress or Silent(), sources)
 

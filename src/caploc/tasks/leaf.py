@@ -75,7 +75,7 @@ class Leaf:
         self.task, self.name = task, task.task_name
         self.metric, self.filter = choose_metric(task, metric)
         self.aggregation: Callable[[Sequence[Any]], float] = task.aggregation()[self.metric]
-        if self.aggregation is None:  # so lm-eval leaves one whose name it does not know
+        if self.aggregation is None:  # what lm-eval makes of a name that it does not know
             raise BadOption(
                 f"Task {self.name} aggregates {self.metric} by something that lm-eval does not "
                 f"have; its YAML may name {', '.join(sorted(AGGREGATION_REGISTRY))}."
@@ -242,10 +242,11 @@ class Leaf:
         except BadOption:
             return None
 
-    def rights(self, example: int) -> list[Any]:
+    def rights(self, example: int) -> list[int]:
         """Return the right choices where a task may have several; empty where it has one."""
-        target = self.task.doc_to_target(self.docs[example])
-        return target if isinstance(target, list) else []
+        target, choices = self.task.doc_to_target(self.docs[example]), self.choices(example)
+        listed = target if isinstance(target, list) else []
+        return [each for each in listed if isinstance(each, int) and 0 <= each < len(choices)]
 
     def guess(self, example: int) -> float:
         """Return the chance of guessing a right choice; 0 where there is nothing to choose."""
