@@ -13,6 +13,7 @@ from caploc.folder import (
     check_source,
     claim,
     finished_in,
+    tell_change,
 )
 from caploc.store import Question, Row
 from worlds import DEMO
@@ -73,6 +74,24 @@ def test_what_holds_no_finished_run_is_told_apart(tmp_path):
     check_source(str(tmp_path / "one"))
     assert finished_in(tmp_path) == finished_in(tmp_path / "one") == [tmp_path / "one"]
     assert finished_in(tmp_path / "gone") == [tmp_path / "gone"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("/r/sums-0a1b2c3d/sums.yaml", "/r/sums-ffff0000/sums.yaml", "'sums' with other examples"),
+        (
+            ["a", "/r/sums-0a1b2c3d/sums.yaml"],
+            ["a", "/r/sums-ffff0000/sums.yaml"],
+            "'sums' with other examples",
+        ),
+        ("/r/sums-v1/sums.yaml", "/r/sums-v2/sums.yaml", "'/r/sums-v1/sums.yaml', not"),
+        (["a", "b"], ["c", "d"], "['a', 'b'], not ['c', 'd']"),
+        (["a"], ["a", "b"], "['a'], not ['a', 'b']"),
+    ],
+)
+def test_tasks_made_of_other_pairs_are_told_apart_from_other_tasks(old, new, told):
+    assert told in tell_change("tasks", old, new)
 
 
 def test_a_run_does_not_go_on_with_other_examples(tmp_path):

@@ -142,6 +142,8 @@ def test_the_chosen_heads_are_knocked_out_inside_the_block(model, tokenizer, tmp
         assert torch.equal(model(ids).logits, intact) and not torch.equal(intact, cut)
     with pytest.raises(BadOption, match="Which model"):
         caploc.Findings.read(found.folder).knockout(heads=["L0H5"])
+    with pytest.raises(BadOption, match="is one text; give a list"), found.knockout(heads="L0H5"):
+        pass
 
 
 def test_examples_are_written_once(tmp_path):

@@ -194,6 +194,8 @@ def test_where_nothing_is_found_the_card_says_what_to_try():
     assert all("More examples" in text for text in notes.values())
     assert "--goal set" in notes["heads"] and "--goal set" not in notes["set"]
     assert not any("More examples" in note for note in card(found()).notes)
+    hopeless = found() | {"top": [], "heads": [RESULT["heads"][0] | {"effect": None}]}
+    assert not any("More examples" in note for note in card(hopeless).notes)  # none was tried
 
 
 def test_a_shared_finding_counts_the_tasks_that_fall():

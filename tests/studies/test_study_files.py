@@ -154,6 +154,11 @@ def test_every_wrong_key_is_named_at_once(tmp_path):
         ('methods = ["cs"]', "There is no method 'cs'. Did you mean 'css'"),
         ('methods = [{name = "one-shot", budget = 20}]', "budget 20 is too small: one-shot needs"),
         ('methods = [{name = "css", rate = 2}]', "--rate must be less than 1; got 2"),
+        ('methods = [{name = "scan", masks = 3}]', "--masks is for --method css"),
+        (
+            'methods = [{name = "scan", label = "x"}, {name = "css", label = "x", masks = 3}]',
+            "Two studies have this name",
+        ),
     ],
 )
 def test_a_study_s_mistake_is_told_with_its_name_before_a_model_is_loaded(tmp_path, entry, said):

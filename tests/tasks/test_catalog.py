@@ -156,6 +156,11 @@ def test_a_metric_that_lm_eval_does_not_have_is_a_mistake_in_a_sentence(task_fil
     task = load_task(str(unlike))
     with pytest.raises(BadOption, match="gives no exact_match.*kind loglikelihood; name another"):
         task.item(0, [Scored(-1.0, True, 1)])
+    rows = [{"q": "Which?", "a": n % 3} for n in range(3)]
+    chosen = {"output_type": "multiple_choice", "doc_to_choice": ["x", "y", "z"]}
+    binary = task_file("binary", rows, doc_to_target="a", metric_list=[{"metric": "f1"}], **chosen)
+    with pytest.raises(BadOption, match="The metric f1 of task binary cannot be taken"):
+        load_task(str(binary)).score([0, 1, 2], [(0, 0), (1, 1), (2, 1)])
 
 
 def test_written_answers_offer_no_choice():

@@ -186,7 +186,7 @@ def read_studies(path: Path, allowed: Allowed | None = None, out: Path | None = 
     names = folder_names([place for place, _ in places])
     allowed, studies = allowed or Allowed(), dict[str, Study]()
     grids: dict[ModelOptions, Heads] = {}
-    own = {method.label or method.name: method.model_extra or {} for method in file.methods}
+    own = {each.label or each.name: each.model_extra or {} for each in reversed(file.methods)}
     for name, (place, each) in zip(names, places, strict=True):
         try:
             if name.casefold() in map(str.casefold, studies):
