@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import caploc
 from caploc.declaration import Allowed, ModelOptions
-from caploc.errors import BadData, BadOption, UserError
+from caploc.errors import BadData, BadOption, StoreFailed, UserError
 from caploc.export import Export
 from caploc.finished import FinishedRun
 from caploc.given import digest_pair, digest_weights
@@ -144,6 +144,12 @@ def test_the_chosen_heads_are_knocked_out_inside_the_block(model, tokenizer, tmp
         caploc.Findings.read(found.folder).knockout(heads=["L0H5"])
     with pytest.raises(BadOption, match="is one text; give a list"), found.knockout(heads="L0H5"):
         pass
+
+
+def test_examples_that_the_disk_refuses_are_told_in_a_sentence(tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(StoreFailed, match="could not be written .*; what was measured is kept"):
+        write_task(PAIRS, tmp_path / "file")
 
 
 def test_examples_are_written_once(tmp_path):

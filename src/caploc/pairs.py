@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from caploc.errors import BadData, FolderTaken
-from caploc.files import read_csv, read_json_lines
+from caploc.files import read_csv, read_json_lines, writing
 from caploc.folder import EXAMPLES
 from caploc.naming import PAIRS, at_home, is_file, keep_plain, made_of_pairs, placed
 
@@ -92,6 +92,7 @@ def write_task(pairs: Pairs, folder: Path, name: str = UNNAMED) -> Path:
     Raises:
         BadData: if there are too few different prompts to name a head, or one is no pair of texts.
         FolderTaken: if the folder was elsewhere when they were written.
+        StoreFailed: if the disk refuses.
     """
     from pyarrow import Table, parquet  # here, since these two take seconds to load
 
@@ -114,9 +115,6 @@ def write_task(pairs: Pairs, folder: Path, name: str = UNNAMED) -> Path:
             f"{folder} was moved or renamed since its examples were written; move it back, or "
             "choose another --out."
         )
-    place.mkdir(parents=True, exist_ok=True)
-    # a table that says what is text: of JSON a reader would make times of dates
-    parquet.write_table(Table.from_pylist(examples), place / EXAMPLES)
     task = {
         "task": name,
         "dataset_path": "parquet",
@@ -129,7 +127,11 @@ def write_task(pairs: Pairs, folder: Path, name: str = UNNAMED) -> Path:
         "metadata": {"version": 1},
         "metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}],
     }
-    path.write_text(json.dumps(task, indent=1), encoding="utf-8")  # JSON is YAML
+    with writing(path, "what was measured is"):
+        place.mkdir(parents=True, exist_ok=True)
+        # a table that says what is text: of JSON a reader would make times of dates
+        parquet.write_table(Table.from_pylist(examples), place / EXAMPLES)
+        path.write_text(json.dumps(task, indent=1), encoding="utf-8")  # JSON is YAML
     return path.absolute()
 
 
