@@ -32,7 +32,7 @@ SMALL = Study(
 FIELDS = {
     "card", "schema", "model", "task", "method", "seed", "grid", "intact", "estimand", "heads",
     "top",
-    "fit", "search", "validation", "noise", "cost", "command", "versions",
+    "fit", "search", "validation", "cost", "command", "versions",
 }  # fmt: skip
 HEAD_FIELDS = {
     "head", "layer", "index", "effect", "low", "high", "q", "top_chance", "selected", "critical",

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from caploc.declaration import CHECKED, CURVED, JUDGED, SEARCHED, Study
 from caploc.search import METHODS, Problem
 from caploc.tasks.task import Task
-from caploc.validation import REPEATED
 from caploc.validation.frontier import CONFIRMED
 
 ELSEWHERE = 24  # examples of each other task, to tell heads that break everything
@@ -47,7 +46,7 @@ def most_checked(
     sizes = {name: task.size for name, task in tasks.items()}
     most = study.limit or max(sizes.values())
     checked = min(CHECKED, most, len(study.draw(sizes[study.task]).judged))
-    rows = checked * (2 + tried + sets + study.controls) + REPEATED
+    rows = checked * (2 + tried + sets + study.controls)
     # before and after, and without the strongest head alone
     rows += sum(3 * min(most, size) for size in sizes.values())
     if not study.quick:

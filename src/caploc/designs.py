@@ -11,7 +11,6 @@ import numpy as np
 from caploc.components import Mask, Masks
 from caploc.errors import BadOption
 
-REPEATS = 2_000_003  # added to a study's seed for the choice of rows that are asked twice
 CONTROLS = 1_000_003  # added to a study's seed for its controls, which must not repeat its masks
 
 

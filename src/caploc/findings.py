@@ -86,7 +86,6 @@ def build_result(session: Session, search: SearchResult, checks: Checks, command
         seed=study.settings.seed,
         grid=GridShape.of(loaded.grid, study.components),
         intact=search.intact,
-        noise=search.noise,
         estimand=Estimand(heads=shown, rate=among, top=WITHIN if study.names_sets else shown),
         heads=rank_heads(grid, found, others=bool(checks.validation.other_tasks)),
         top=[str(grid.components[column]) for column in found.chosen],

@@ -199,18 +199,15 @@ class Meters(Generic[Model_co]):
         cut: Any = self.engine.loaded.grid
         return cut if self.components is None else find_grid(self.components, cut)
 
-    def meter(self, task: Task, *, repeat: int = 0) -> Meter:
-        """Return the meter of a task; one a question, so that no row is counted twice.
-
-        With `repeat` rows that were measured are asked anew, and kept apart.
-        """
+    def meter(self, task: Task) -> Meter:
+        """Return the meter of a task; one a question, so that no row is counted twice."""
         loaded = self.engine.loaded
         what = task.name, task.version, task.metric.kind
         if what not in self.sources:
             self.sources[what] = self.intervention.sources(task)
         sources = self.sources[what]
         mode = ZERO if sources is None else sources.question
-        question = Question(loaded.fingerprint, loaded.dtype, *what, mode, repeat)
+        question = Question(loaded.fingerprint, loaded.dtype, *what, mode)
         if question not in self.known:
             self.known[question] = Meter(
                 self.engine, self.store, task, question, self.cost, sources, self.grid

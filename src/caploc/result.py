@@ -512,18 +512,6 @@ class Search(Record):
         return self.goal in ("set", "specific")
 
 
-class Noise(Record):
-    """How much intact rows changed when they were asked again in other batches.
-
-    `floor` is the mean size of the change, which for right and wrong answers is the share that
-    `changed`.
-    """
-
-    rows: Count
-    changed: Count
-    floor: Number
-
-
 class RunCost(Record):
     """What the rows took; tokens in units of a pass through all layers."""
 
@@ -624,7 +612,6 @@ class Result(Document):
     seed: int | None = None
     grid: GridShape
     intact: Score = Score()
-    noise: Noise | None = None
     estimand: Estimand
     heads: list[HeadEffect]
     top: list[ComponentName]

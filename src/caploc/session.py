@@ -1,6 +1,6 @@
 """A study at work: its tasks, the model that answers them, the rows, and what they cost."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,10 +16,9 @@ from caploc.errors import BadOption
 from caploc.folder import claim
 from caploc.measurement import Meter, Meters, outcomes_by_example, search
 from caploc.models.loading import LoadedModel
-from caploc.naming import GENERAL
 from caploc.progress import Progress, Silent
 from caploc.recovery.estimate import is_binary
-from caploc.result import Noise, Score
+from caploc.result import Score
 from caploc.search import Found, Method, Problem, column_mask
 from caploc.search.plan import OtherTask
 from caploc.search.scan import find_universal
@@ -30,13 +29,11 @@ from caploc.tasks.harness import digest_data
 from caploc.tasks.signal import Signal
 from caploc.tasks.task import (
     LogLikelihood,
-    Request,
     Rolling,
     Task,
     prompt_of,
     responses_from_json,
 )
-from caploc.validation import ROUNDED, above_noise, measure_noise
 from caploc.wording import called
 
 BEFORE = 30  # characters of a prompt's end and an answer's beginning that are shown
@@ -46,14 +43,12 @@ BEFORE = 30  # characters of a prompt's end and an answer's beginning that are s
 class SearchResult:
     """What a search found, on what, and what it took.
 
-    `intact` is the score of the intact model on the examples of the search, `noise` how much of it
-    changed when it was asked again. `seen` are the examples of the task that were asked; of the
-    `rows` so many are `intact_rows`.
+    `intact` is the score of the intact model on the examples of the search. `seen` are the examples
+    of the task that were asked; of the `rows` so many are `intact_rows`.
     """
 
     found: Found
     intact: Score
-    noise: Noise | None
     seen: list[int]
     rows: int
     intact_rows: int
@@ -110,7 +105,6 @@ class Session:
                         f"Not covered: {part} carries something from token to token, and has no "
                         "head that could be knocked out."
                     )
-                study, tasks = without_unfit_control(study, tasks, answering.misfit, progress)
                 tasks = study.without_defects(tasks, answering.misfit)
                 meters = Meters(answering, store, study.components, intervention)
                 draw = study.draw(tasks[study.task].size)
@@ -153,12 +147,9 @@ class Session:
         asked = {key for _, key in meter.counted}
         seen = [e for e in (*self.draw.searched, *self.draw.fresh) if self.task.key(e) in asked]
         rows, intact_rows = self.meters.cost.rows, self.meters.cost.intact
-        noise = self.measure_noise(intact)
-        if not self.study.names_sets:  # what heads do together may be more than each one's share
-            found = above_noise(found, noise)
         sets = len(found.candidates)
         self.progress.expect(most_checked(self.study, self.tasks, len(found.chosen), sets))
-        return SearchResult(found, meter.score(intact), noise, seen, rows, intact_rows)
+        return SearchResult(found, meter.score(intact), seen, rows, intact_rows)
 
     def leave_out_universal(
         self, found: Found, problem: Problem, probes: dict[str, Meter]
@@ -205,13 +196,6 @@ class Session:
             signal = add_signal(self.meters, probes, name, rows)
             yield OtherTask(name, examples, signal, name in self.study.twins)
 
-    def measure_noise(self, intact: Sequence[Row]) -> Noise | None:
-        """Measure what rounding does to the intact rows; None in a number format of full length."""
-        if self.meters.engine.loaded.dtype not in ROUNDED:
-            return None
-        again = self.meters.meter(self.task, repeat=1)
-        return measure_noise(intact, again, self.grid.size, self.study.settings.seed, self.progress)
-
 
 def add_signal(
     meters: Meters[HeadModel], probes: dict[str, Meter], name: str, intact: Sequence[Row]
@@ -226,25 +210,6 @@ def add_signal(
         return name
     probes[f"{name}.likelihood"] = meters.meter(signal)
     return f"{name}.likelihood"
-
-
-def without_unfit_control(
-    study: Study,
-    tasks: dict[str, Task],
-    misfit: Callable[[Request], str | None],
-    progress: Progress,
-) -> tuple[Study, dict[str, Task]]:
-    """Leave out copying, which every task is held against unasked, where the model cannot read it.
-
-    So it is with a window of a few dozen tokens.
-    """
-    if GENERAL not in study.other_tasks or GENERAL in (*study.twins, *study.spare):
-        return study, tasks
-    if not (why := next(filter(None, map(misfit, tasks[GENERAL].requests(0))), None)):
-        return study, tasks
-    progress.tell(f"{GENERAL} is left out as a control: it has {why}.")
-    others = tuple(name for name in study.other_tasks if name != GENERAL)
-    return replace(study, other_tasks=others), {n: tasks[n] for n in tasks if n != GENERAL}
 
 
 def describe_join(task: Task) -> str:

@@ -32,7 +32,6 @@ class Question:
     task_version: str
     outcome: str
     mode: str = "zero"
-    repeat: int = 0  # how often it was asked before, to see whether the answers stay the same
 
     def digest(self) -> str:
         """Same question, same digest, on every machine, at any time."""

@@ -9,9 +9,8 @@ On examples that the search never saw, everything is measured on the same ones: 
 together and each alone, and random sets of other heads.
 """
 
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,6 @@ from caploc.result import (
     Controls,
     HeldOut,
     Lost,
-    Noise,
     RunCost,
     Score,
     TaskComparison,
@@ -197,45 +195,6 @@ def draw_curve(
         cost.count(list({(row.mask, row.example): row for row in rows}.values()))  # each once
     counted = RunCost.model_validate(cost.as_dict())
     return Curve(schema=SCHEMA, heads=list(heads), curves=curves, cost=counted)
-
-
-ROUNDED = ("bfloat16", "float16")  # number formats in which it is worth asking
-REPEATED = 50  # rows
-
-
-def measure_noise(
-    intact: Sequence[Row], again: Meter, heads: int, seed: int, progress: Progress
-) -> Noise | None:
-    """Ask some of the intact rows once more, in another order; None if none could be scored."""
-    scored = [row for row in intact if not math.isnan(row.outcome)]
-    order = designs.generator(seed + designs.REPEATS).permutation(len(scored))[:REPEATED]
-    first = [scored[number] for number in order]
-    if not first:
-        return None
-    examples = [row.number for row in first]
-    second = again.under(column_mask(heads, []), examples, progress, "noise of rounding")
-    both = zip(first, second, strict=True)
-    change = np.abs([one.outcome - other.outcome for one, other in both])
-    change = change[np.isfinite(change)]
-    if not len(change):
-        return None
-    return Noise(rows=len(change), changed=int((change > 0).sum()), floor=float(change.mean()))
-
-
-def above_noise(found: Found, noise: Noise | None) -> Found:
-    """Name no head whose effect is as small as what changes by rounding alone; say so."""
-    if noise is None:
-        return found
-    kept = [c for c in found.chosen if abs(found.estimate.effect[c]) > noise.floor]
-    if dropped := len(found.chosen) - len(kept):
-        heads = "One head is" if dropped == 1 else f"{dropped} heads are"
-        note = (
-            f"{heads} not named for an effect no larger than what rounding does: asked again in "
-            f"other batches, {noise.changed} of {noise.rows} intact answers changed. Use "
-            "--dtype float32 to see smaller effects."
-        )
-        return replace(found, chosen=kept, notes=[note, *found.notes])
-    return found
 
 
 def held_out(check: Check, found: Found) -> tuple[HeldOut, Controls | None]:
