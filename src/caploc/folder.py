@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from itertools import zip_longest
-from operator import ne
 from pathlib import Path
 from typing import Any
 
@@ -111,13 +110,17 @@ def check_same(folder: Path, earlier: Any, study: dict[str, Any], data: Mapping[
 def tell_change(key: str, old: Any, new: Any) -> str:
     """Say how an option of the earlier run differs; of a task made of pairs, its examples may."""
     both = [each if isinstance(each, list) else [each] for each in (old, new)]
-    changed = [pair for pair in zip_longest(*both, fillvalue="") if ne(*pair)]
-    names = [Path(str(after)).stem for _, after in changed]
-    if all(made_of_pairs(str(each)) for pair in changed for each in pair) and names == [
-        Path(str(before)).stem for before, _ in changed
-    ]:
-        return f"{key} {', '.join(map(repr, names))} with other examples"
+    changed = [(str(one), str(other)) for one, other in zip_longest(*both) if one != other]
+    if all(has_other_examples(*pair) for pair in changed):
+        names = ", ".join(repr(Path(name).stem) for name, _ in changed)
+        return f"{key} {names} with other examples"
     return f"{key} {old!r}, not {new!r}"
+
+
+def has_other_examples(before: str, after: str) -> bool:
+    """Tell whether two tasks made of pairs differ in nothing but their examples."""
+    pairs = made_of_pairs(before) and made_of_pairs(after)
+    return pairs and Path(before).stem == Path(after).stem
 
 
 def check_source(source: str) -> None:

@@ -79,7 +79,7 @@ def identify(name: str) -> str:
     A task made of pairs goes by the name of its own folder; `name` may also be the file of pairs.
     """
     if is_pairs(name):
-        return name_examples(read_pairs(name), keep_plain(Path(name).stem) or UNNAMED)
+        return name_examples(read_pairs(name), title_of(name))
     return Path(name).parent.name if made_of_pairs(name) else placed(name)
 
 
@@ -140,7 +140,12 @@ def name_task(name: str, folder: Path, start: Path = Path()) -> str:
     path = placed(name, start)
     if not is_pairs(path):
         return path
-    return str(write_task(read_pairs(path), folder, keep_plain(Path(path).stem) or UNNAMED))
+    return str(write_task(read_pairs(path), folder, title_of(path)))
+
+
+def title_of(name: str) -> str:
+    """Title a task as its file of pairs is called, in letters that need no quotes."""
+    return keep_plain(Path(name).stem) or UNNAMED
 
 
 def example_of(number: int, pair: Any) -> dict[str, str]:
