@@ -73,7 +73,7 @@ def repeated_words() -> Path:
     for _ in range(EXAMPLES):
         said, cut = rng.sample(words, WORDS), rng.randint(*SHOWN)
         pairs.append((f"{' '.join(said)}\n{' '.join(said[:cut])}", f" {said[cut]}"))
-    return write_task(pairs, ROWS, scored=False, name="repeated")
+    return write_task(pairs, ROWS, "repeated")
 
 
 @torch.inference_mode()

@@ -334,29 +334,6 @@ def test_evaluations_of_what_is_not_there_are_refused(tmp_path, heads, tasks, sa
         evaluate(evaluation, tmp_path / "run")
 
 
-@pytest.mark.slow
-def test_a_disjoint_score_leaves_out_what_the_search_saw(tmp_path):
-    """The first answers shown are those that changed; 30 examples are all shown."""
-    drawn = Settings(seed=10)  # two of the first 30
-    study = replace(SMALL, examples=8, limit=30, controls=0, disjoint=True, settings=drawn)
-    result = run_study(study, tmp_path / "apart").result
-    answers = json.loads((tmp_path / "apart" / "answers.json").read_text())
-    searched = study.draw(512).searched
-    left = [example for example in range(512) if example not in searched]
-    assert left[:30] != [*range(30)]
-    assert result.validation.task.intact.examples == 30
-    assert sorted(answer["example"] for answer in answers) == left[:30]  # and not only the checked
-    together = run_study(replace(study, disjoint=False), tmp_path / "together")
-    shown = json.loads((tmp_path / "together" / "answers.json").read_text())
-    assert sorted(answer["example"] for answer in shown) == [*range(30)]
-    assert together.result.heads == result.heads
-
-
-def test_a_disjoint_score_needs_examples_that_are_left(tmp_path):
-    with pytest.raises(BadOption, match="--disjoint leaves none of the 512 examples"):
-        run_study(replace(SMALL, examples=512, disjoint=True), tmp_path)
-
-
 def test_lost_answers_are_counted_by_what_stands_in_their_place(done):
     lost = done.result.validation.task.lost
     answers = json.loads((done.folder / "answers.json").read_text())

@@ -60,14 +60,14 @@ class Scores:
     tasks: dict[str, TaskComparison]
 
     @classmethod
-    def measure(cls, session: Session, search: SearchResult, columns: Sequence[int]) -> "Scores":
+    def measure(cls, session: Session, columns: Sequence[int]) -> "Scores":
         """Score every task intact and without these heads."""
         study, mask = session.study, column_mask(session.grid.size, columns)
         answers = {
             name: score_both(
-                session.score_of(name), mask, examples_of(session, search, name), session.progress
+                session.score_of(name), mask, task.first(study.limit), session.progress
             )
-            for name in session.tasks
+            for name, task in session.tasks.items()
         }
         tasks = {
             name: each.result().model_copy(
@@ -110,10 +110,10 @@ def validate(session: Session, search: SearchResult) -> Checks:
     """Choose the heads to name; score them on every task, on held-out examples, beside controls."""
     study = session.study
     naming = choose_specific(session, search) if study.seeks_specific else choose(session, search)
-    scores = Scores.measure(session, search, naming.chosen)
+    scores = Scores.measure(session, naming.chosen)
     strongest, column = None, find_strongest(naming)
     if column is not None and len(naming.chosen) > 1:
-        alone = Scores.measure(session, search, [column])
+        alone = Scores.measure(session, [column])
         strongest = Strongest(
             head=str(session.grid.components[column]),
             task=alone.tasks[study.task],
@@ -205,15 +205,6 @@ def make_check(session: Session) -> Check:
         seed=study.settings.seed + designs.CONTROLS,
         progress=session.progress,
     )
-
-
-def examples_of(session: Session, search: SearchResult, name: str) -> list[int]:
-    """Choose the examples that a task is scored on before and after."""
-    study, meter = session.study, session.score_of(name)
-    if study.disjoint and name == study.task:
-        seen = set(search.seen)
-        return [e for e in meter.task.first(None) if e not in seen][: study.limit]
-    return meter.task.first(study.limit)
 
 
 def choose(session: Session, search: SearchResult) -> Naming:

@@ -238,10 +238,9 @@ class Study:
     `components` says what is knocked out, and those that hold heads of `exclude` (names, files of
     heads) are left in and never named;
     `controls` is the number of random sets of heads to compare with, and 0 leaves out that
-    check. `quick` leaves out the curve over the named heads. `disjoint` keeps the examples that
-    the search saw out of the task's final score, in which the paper leaves them. `track` names an
-    experiment of MLflow that the run is logged to. `leave_out` is the share of a task's examples
-    that may be left out because they cannot be asked as they stand.
+    check. `quick` leaves out the curve over the named heads. `track` names an experiment of
+    MLflow that the run is logged to. `leave_out` is the share of a task's examples that may be left
+    out because they cannot be asked as they stand.
     """
 
     panel: ClassVar[str] = "Search and checks"
@@ -291,7 +290,6 @@ class Study:
         int | None, Ge(1), Option("Score on the first N examples only.", basic=True)
     ] = None
     quick: Annotated[bool, Option("Skip the curve over the named heads.", basic=True)] = False
-    disjoint: Annotated[bool, Option("Score only on examples that the search did not see.")] = False
     track: Annotated[str | None, MinLen(1), Option("Log the run to this experiment of MLflow.")] = (
         None
     )
@@ -470,17 +468,12 @@ class Study:
         return sorted(asked)
 
     def draw(self, size: int) -> Draw:
-        """Draw the examples of the task, of so many; raises BadOption if none is left to score."""
+        """Draw the examples of the task, of so many."""
         most = size - FEWEST_FRESH if size >= 2 * FEWEST_FRESH else size
         usual = min(SCAN_EXAMPLES, max(1, round(FINDING * size)), most)
         scans = METHODS[self.method].has_goals
         count = self.examples or (usual if scans else min(PAPER_EXAMPLES, size))
         searched = designs.draw_examples(size, count, seed=self.settings.seed)
-        if self.disjoint and len(searched) == size:
-            raise BadOption(
-                f"--disjoint leaves none of the {size} examples of {self.task} to judge on; lower "
-                "--examples."
-            )
         # more examples begin with those of fewer
         longer = designs.draw_examples(size, min(size, count + FRESH), seed=self.settings.seed)
         kept = longer[count:] if len(longer) >= count + FEWEST_FRESH else []

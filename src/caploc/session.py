@@ -41,15 +41,14 @@ BEFORE = 30  # characters of a prompt's end and an answer's beginning that are s
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What a search found, on what, and what it took.
+    """What a search found, and what it took.
 
-    `intact` is the score of the intact model on the examples of the search. `seen` are the examples
-    of the task that were asked; of the `rows` so many are `intact_rows`.
+    `intact` is the score of the intact model on the examples of the search; of the `rows` so many
+    are `intact_rows`.
     """
 
     found: Found
     intact: Score
-    seen: list[int]
     rows: int
     intact_rows: int
 
@@ -144,12 +143,10 @@ class Session:
         hopeless = nothing_to_lose(problem, before)
         notes = [hopeless] if hopeless and hopeless not in found.notes else []
         found = replace(found, notes=[*notes, *found.notes])
-        asked = {key for _, key in meter.counted}
-        seen = [e for e in (*self.draw.searched, *self.draw.fresh) if self.task.key(e) in asked]
         rows, intact_rows = self.meters.cost.rows, self.meters.cost.intact
         sets = len(found.candidates)
         self.progress.expect(most_checked(self.study, self.tasks, len(found.chosen), sets))
-        return SearchResult(found, meter.score(intact), seen, rows, intact_rows)
+        return SearchResult(found, meter.score(intact), rows, intact_rows)
 
     def leave_out_universal(
         self, found: Found, problem: Problem, probes: dict[str, Meter]
