@@ -49,14 +49,6 @@ def test_a_loaded_model_and_pairs_give_what_its_name_and_a_task_would(model, tok
     assert own.heads[0].head
 
 
-def test_rows_of_a_loaded_model_are_not_asked_again(model, tokenizer, tmp_path, monkeypatch):
-    first = caploc.locate(model, tokenizer, PAIRS, **SMALL, out=tmp_path)
-    monkeypatch.setattr(
-        "caploc.engine.batch.BatchEngine.answer", lambda *_: pytest.fail("asked again")
-    )
-    assert caploc.locate(model, tokenizer, PAIRS, **SMALL, out=tmp_path).heads == first.heads
-
-
 def test_a_run_of_a_loaded_model_is_gone_on_with_by_its_name(
     model, tokenizer, tmp_path, monkeypatch
 ):
