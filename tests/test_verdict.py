@@ -4,7 +4,6 @@ import copy
 
 import pytest
 
-from caploc.components import ALONE
 from caploc.naming import ZERO_SHOT
 from caploc.report.card import (
     HEADINGS,
@@ -18,24 +17,22 @@ from caploc.report.card import (
 )
 from caploc.result import Result, RowKind, Said, Verdict
 from caploc.verdict import EXAMPLES_ALONE, SENTENCES, first_said, make_card
+from doubles import least_result
 
-RESULT = {
-    "schema": 1,
-    "model": {"name": "demo"},
-    "task": {"name": "words/antonym", "metric": "acc", "higher_is_better": True},
-    "method": {"name": "scan"},
-    "grid": {"layers": 2, "heads": [4, 4], "group_sizes": [1, 1]},
-    "intact": {"score": 0.6, "examples": 100},
-    "estimand": {"heads": ALONE, "top": ALONE},
-    "heads": [{"head": "L0H1", "layer": 0, "index": 1, "effect": -0.5}],
-    "top": ["L0H1"],
-    "validation": {
+RESULT = least_result(
+    task={"name": "words/antonym", "metric": "acc", "higher_is_better": True},
+    method={"name": "scan"},
+    grid={"layers": 2, "heads": [4, 4]},
+    intact={"score": 0.6, "examples": 100},
+    heads=[{"head": "L0H1", "layer": 0, "index": 1, "effect": -0.5}],
+    top=["L0H1"],
+    validation={
         "task": {"name": "words/antonym"},
         "controls": {"draws": 2, "scores": [0.55, 0.6], "mean": 0.575, "chosen": 0.1},
         "held_out": {"fresh": True, "examples": 60, "intact": 0.6, "knocked_out": 0.1},
         "other_tasks": [],
     },
-}
+)
 CHANGES = {
     "lost": {"outcome": -0.5, "low": -0.6, "high": -0.4, "verdict": "changed"},
     "rises": {"outcome": 0.5, "low": 0.4, "high": 0.6, "verdict": "changed"},
