@@ -51,16 +51,18 @@ def test_a_command_whose_result_stands_alone_says_nothing_before_it():
 LOCATE = ["locate", DEMO, "--task", "demo/addition"]
 
 
-def test_locate_prints_heads_and_notes_and_ends_with_the_reports_path(tmp_path):
+def test_locate_prints_heads_and_notes_and_ends_with_the_reports_path(tmp_path, monkeypatch):
     """With nothing but a model and a task the method is scan."""
     planted = Planted(needed=2, universal=1, strengths=(0.3, 0.3), examples=300, seed=3)
     truth = write_planted(tmp_path / "model", planted)
-    done = caploc(
+    words = [
         "locate", str(tmp_path / "model"), "--task", str(tmp_path / "model" / "planted.yaml"),
         "--also", str(tmp_path / "model" / "other.yaml"), "--top", "2", "--limit", "20",
         "--controls", "2", "--device", "cpu", "--out", str(tmp_path / "a"),
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    ]  # fmt: skip
+    monkeypatch.setattr(sys, "argv", ["caploc", *words])
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, (done.output, done.exception)
     result = json.loads((tmp_path / "a" / "result.json").read_text())
     assert result["method"]["name"] == "scan"
     assert set(result["top"]) == {str(head) for head in truth.needed}
