@@ -149,18 +149,18 @@ def write_task_file(folder, rows, name="mine", **changes):
     return path  # JSON is YAML
 
 
-def least_result(task="demo/addition", **parts):
+def least_result(name="demo/addition", /, **parts):
     """Return the least that result.json may hold, with these parts in place of it."""
     return {
         "schema": 1,
         "model": {"name": "demo"},
-        "task": {"name": task},
+        "task": {"name": name},
         "method": {"name": "css"},
         "grid": {"layers": 1, "heads": [2]},
         "estimand": {"heads": "alone", "top": "alone"},
         "heads": [],
         "top": [],
-        "validation": {"task": {"name": task}},
+        "validation": {"task": {"name": name}},
     } | parts
 
 

@@ -16,7 +16,6 @@ from caploc.export import Export
 from caploc.finished import FinishedRun
 from caploc.given import digest_pair, digest_weights
 from caploc.models.sources import find_source
-from caploc.options import TaskOptions
 from caploc.pairs import write_task
 from caploc.playground.chat import Chat
 from caploc.progress import Silent
@@ -49,14 +48,6 @@ def test_a_loaded_model_and_pairs_give_what_its_name_and_a_task_would(model, tok
     assert own.heads[0].head
 
 
-def test_rows_of_a_loaded_model_are_not_asked_again(model, tokenizer, tmp_path, monkeypatch):
-    first = caploc.locate(model, tokenizer, PAIRS, **SMALL, out=tmp_path)
-    monkeypatch.setattr(
-        "caploc.engine.batch.BatchEngine.answer", lambda *_: pytest.fail("asked again")
-    )
-    assert caploc.locate(model, tokenizer, PAIRS, **SMALL, out=tmp_path).heads == first.heads
-
-
 def test_a_run_of_a_loaded_model_is_gone_on_with_by_its_name(
     model, tokenizer, tmp_path, monkeypatch
 ):
@@ -84,14 +75,6 @@ def test_a_run_of_a_loaded_model_is_gone_on_with_by_its_name(
     (tmp_path / "run" / "result.json").write_text(json.dumps(result))
     with pytest.raises(UserError, match="or was another when it was handed to caploc.locate"):
         FinishedRun.read(tmp_path / "run").engine()
-
-
-def test_dates_in_a_list_stay_as_they_are_written(tmp_path):
-    days = [(f"2024-01-{day:02}", f"2024-01-{day + 1:02}T00:00:00Z") for day in range(1, 11)]
-    task = load_task(str(write_task(days, tmp_path)), TaskOptions())
-    asked = [task.requests(n)[0] for n in range(10)]
-    said = [(request.context, request.continuation.lstrip()) for request in asked]
-    assert said == days
 
 
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # peft's
@@ -160,24 +143,26 @@ def test_examples_are_written_once(tmp_path):
     ]
 
 
-@pytest.mark.parametrize(
-    ("prompt", "answer"),
-    [
-        ("jump -> jumped, call -> call", "ed"),
-        ("9, 1", "0"),
-        ("日本の首都は", "東京"),
-        ("It is", " Rome"),
-        ("see http:", "//a.b"),
-        ("a line\n", "\n\tindented"),
-    ],
-)
+WRITTEN = [
+    ("{} jump -> jumped, call -> call", "ed"),
+    ("{} 9, 1", "0"),
+    ("{} 日本の首都は", "東京"),
+    ("{} It is", " Rome"),
+    ("{} see http:", "//a.b"),
+    ("{} a line\n", "\n\tindented"),
+    ("2024-01-1{}", "2024-01-2{}T00:00:00Z"),
+    ("{} as a list is", "[{}, 1]"),
+]
+
+
+@pytest.mark.parametrize(("prompt", "answer"), WRITTEN)
 def test_prompt_and_answer_are_asked_as_they_are_written(prompt, answer, tmp_path):
-    pairs = [(f"{number} {prompt}", answer) for number in range(10)]
+    pairs = [(prompt.format(number), answer.format(number)) for number in range(10)]
     task = load_task(str(write_task(pairs, tmp_path)))
-    asked = task.requests(3)[0]
-    assert task.leaves[0].docs[3]["answer"] == answer
-    assert (asked.context, asked.continuation) == (pairs[3][0], answer)
-    assert task.with_outcome("logprob").requests(3)[0] == asked
+    asked = [task.requests(number)[0] for number in range(10)]
+    assert [(request.context, request.continuation) for request in asked] == pairs
+    assert task.leaves[0].docs[3]["answer"] == pairs[3][1]
+    assert task.with_outcome("logprob").requests(3)[0] == asked[3]
 
 
 @pytest.mark.parametrize(
@@ -202,9 +187,3 @@ def test_what_cannot_be_handed_over_gets_a_sentence(given, error, words, tmp_pat
 def test_a_tokenizer_must_come_with_the_model(model, tmp_path):
     with pytest.raises(BadOption, match="needs its tokenizer"):
         caploc.locate(model, PAIRS, out=tmp_path, quiet=True)
-
-
-def test_answers_that_look_like_lists_are_texts(tmp_path):
-    pairs = [(f"{n} as a list is", f"[{n}, {n}]") for n in range(9)] + [("nothing is", "[]")]
-    task = load_task(str(write_task(pairs, tmp_path)), TaskOptions())
-    assert [task.requests(n)[0].continuation for n in range(10)] == [answer for _, answer in pairs]

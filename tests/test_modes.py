@@ -191,18 +191,15 @@ def test_the_command_line_takes_modes_and_weights_can_only_hand_on_zero(tmp_path
 
 def test_evaluate_takes_modes(tmp_path):
     scores, titles = {}, []
-    for mode in ("zero", "mean", "resample"):
-        words = ("--heads", "L0H5,L1H3,L0H14", "--task", TASK, "--limit", "20", "--json")
+    for mode in ("zero", "mean"):
+        words = ("--heads", "L0H5,L1H3,L0H14", "--task", TASK, "--limit", "4", "--json")
         out = str(tmp_path / mode)
         said = told("evaluate", DEMO, *words, "--mode", mode, "--out", out).stdout
         scores[mode] = json.loads(said)["tasks"][0]
         table = evaluation_table(read_file(tmp_path / mode / EVALUATION, TaskScores))
         titles.append(table[2])
-    assert [f"(--mode {mode})" in titles[n] for n, mode in enumerate(scores)] == [False, True, True]
-    intact = [each["intact"] for each in scores.values()]
-    assert intact == [scores["zero"]["intact"]] * 3
-    refused = told("evaluate", DEMO, "--task", TASK, "--mode", "patch")
-    assert "--mode patch needs --corrupted TASK" in str(refused.exception)
+    assert [f"(--mode {mode})" in titles[n] for n, mode in enumerate(scores)] == [False, True]
+    assert scores["zero"]["intact"] == scores["mean"]["intact"]
 
 
 def test_the_corrupted_tasks_examples_are_its_own_where_the_tasks_are_said(pair, tmp_path):

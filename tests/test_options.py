@@ -20,6 +20,10 @@ WRONG = [
     (Settings, {"price": 0.0}, "--price must be greater than 0; got 0.0."),
     (Settings, {"goal": "all"}, "There is no --goal 'all'. Known: heads, set, specific."),
     (Settings, {"estimator": "laso"}, "There is no estimator 'laso'. Did you mean 'lasso'?"),
+    (Settings, {"masks": 10**12}, "--masks must be less than or equal to 100000"),
+    (Settings, {"budget": 10**30}, "--budget must be less than or equal to 10"),
+    (Settings, {"mask_counts": (1, 10**12)}, "--mask-counts must be less than or equal to 100000"),
+    (Settings, {"seed": 10**30}, "--seed must be less than or equal to 92"),
     (Settings, {"mask_counts": ()}, "--mask-counts must have at least 1 item"),
     (
         Settings,

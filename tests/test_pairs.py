@@ -13,17 +13,13 @@ from worlds import DEMO
 
 PAIRS = [(f"{a}+{b}=", str(a + b)) for a in range(12, 52, 7) for b in range(13, 53, 5)]
 WRONG = [
-    ("a.jsonl", "", "a.jsonl is empty; give a line for each pair"),
-    ("a.jsonl", "\n \n", "a.jsonl is empty"),
     ("a.csv", "prompt,answer\n", "a.csv is empty"),
-    ("a.jsonl", '{"prompt": "a", "answer": "b"}\n{"prompt": "a\n', "a.jsonl, line 2 is no JSON"),
     ("a.jsonl", '["a", "b"]\n', "a.jsonl, line 1 is no pair; write it as"),
     (
         "a.jsonl",
         '{"prompt": "a", "reply": "b"}\n',
         "line 1 has no 'answer'",
     ),
-    ("a.csv", "question,answer\na,b\n", "a.csv, line 2 has no 'prompt': its columns are question,"),
     ("a.csv", "prompt,answer\na\n", "a.csv, line 2 has no 'answer'"),
     ("a.csv", 'prompt,answer\n"a,b\n', "a.csv, line 2 is no CSV"),
     ("a.jsonl", '{"prompt": "a", "answer": ""}\n', "line 1: its answer is '', and must be a text"),

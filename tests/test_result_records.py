@@ -13,23 +13,20 @@ from caploc.contents import check_contents, read_file
 from caploc.errors import UserError
 from caploc.result import Result, Score
 from caploc.verdict import written as written_result
+from doubles import least_result
 
 EFFECT = {"effect": -0.5, "low": -0.6, "high": -0.4, "q": 0.01}
-RESULT = {
-    "schema": 1,
-    "model": {"name": "demo", "fingerprint": "ab", "dtype": "float32", "device": "cpu"},
-    "task": {"name": "demo/addition", "metric": "exact_match"},
-    "method": {"name": "css", "rate": 0.05},
-    "seed": 3,
-    "grid": {"layers": 2, "heads": [2, 2], "group_sizes": [1, 1]},
-    "intact": {"score": 1.0, "stderr": 0.0, "examples": 100},
-    "estimand": {"heads": AMONG, "rate": 0.05, "top": AMONG},
-    "heads": [{"head": "L0H1", "layer": 0, "index": 1} | EFFECT],
-    "top": ["L0H1"],
-    "search": {"critical": [], "universal": [], "notes": []},
-    "validation": {"task": {"name": "demo/addition"}, "controls": None, "other_tasks": []},
-    "cost": {"rows": 10, "forward_tokens": 123},
-}
+RESULT = least_result(
+    seed=3,
+    grid={"layers": 2, "heads": [2, 2], "group_sizes": [1, 1]},
+    intact={"score": 1.0, "stderr": 0.0, "examples": 100},
+    estimand={"heads": AMONG, "rate": 0.05, "top": AMONG},
+    heads=[{"head": "L0H1", "layer": 0, "index": 1} | EFFECT],
+    top=["L0H1"],
+    search={"critical": [], "universal": [], "notes": []},
+    validation={"task": {"name": "demo/addition"}, "controls": None, "other_tasks": []},
+    cost={"rows": 10, "forward_tokens": 123},
+)
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Studies end to end on the demo model: results, resuming, killing, and what is refused when."""
 
 import json
-import os
 import sqlite3
 from dataclasses import replace
 
@@ -10,8 +9,7 @@ import pytest
 import caploc
 from caploc.components import Heads
 from caploc.declaration import ModelOptions, Study
-from caploc.engine.batch import BatchEngine
-from caploc.errors import BadOption, FolderTaken, UnknownName, UserError
+from caploc.errors import BadOption, FolderTaken, UnknownName
 from caploc.evaluation import Evaluation, curve, evaluate
 from caploc.options import Settings, TaskOptions
 from caploc.studies.running import rewrite_report, run_studies
@@ -29,18 +27,6 @@ SMALL = Study(
     controls=2,
     limit=20,
 )
-FIELDS = {
-    "card", "schema", "model", "task", "method", "seed", "grid", "intact", "estimand", "heads",
-    "top",
-    "fit", "search", "validation", "cost", "command", "versions",
-}  # fmt: skip
-HEAD_FIELDS = {
-    "head", "layer", "index", "effect", "low", "high", "q", "top_chance", "selected", "critical",
-    "universal",
-}  # fmt: skip
-HELD_OUT_FIELDS = {
-    "fresh", "examples", "intact", "knocked_out", "change",
-}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -48,23 +34,11 @@ def done(tmp_path_factory):
     return run_study(SMALL, tmp_path_factory.mktemp("run"), command="caploc locate demo ...")
 
 
-def test_a_result_has_every_field(done):
+def test_what_a_published_method_does_not_ask_is_empty(done):
     result = json.loads((done.folder / "result.json").read_text())
-    assert set(result) == FIELDS
-    assert all(set(row) == HEAD_FIELDS for row in result["heads"])
-    assert len(result["heads"]) == 96
-    assert set(result["intact"]) == {"score", "stderr", "examples"}
-    assert set(result["validation"]) == {
-        "task", "controls", "held_out", "other_tasks", "members", "frontier",
-        "unconfirmed", "costly", "strongest", "text", "action",
-    }  # fmt: skip
-    assert set(result["validation"]["held_out"]) == HELD_OUT_FIELDS
     empty = {"critical": [], "universal": [], "breaks": {}, "excluded": [], "notes": []}
     assert result["search"] == empty
-    assert {row["top_chance"] for row in result["heads"]} == {None}
-    assert set(result["cost"]) == {
-        "rows", "search_rows", "intact_rows", "forward_tokens", "plain_tokens", "seconds",
-    }  # fmt: skip
+    assert [row["top_chance"] for row in result["heads"]] == [None] * 96
 
 
 def test_heads_are_ranked_and_the_top_ones_are_selected(done):
@@ -119,11 +93,6 @@ def test_where_sets_are_compared_half_of_the_examples_kept_are_held_out(kept, he
 def test_where_none_are_compared_all_are_held_out(kept, held):
     draw = replace(SMALL, method="css", examples=40).draw(40 + kept)
     assert (len(draw.held_out), len(draw.kept)) == (held, kept)
-
-
-def test_the_method_is_scan_and_controls_are_twenty_if_nothing_is_said():
-    study = Study(MODEL, "demo/addition")
-    assert (study.method, study.controls, study.settings.goal) == ("scan", 20, "heads")
 
 
 def test_heads_of_the_quizzes_are_no_heads_of_plain_sentences(tmp_path):
@@ -198,7 +167,6 @@ SPECIFIC = {"method": "scan", "settings": Settings(goal="specific")}
 @pytest.mark.parametrize(
     ("change", "error", "said"),
     [
-        ({"task": "demo/nothing"}, UnknownName, "There is no task"),
         ({"other_tasks": ("demo/sentence",)}, UnknownName, "demo/sentences"),
         ({"method": "css", "settings": Settings(rate=0.005)}, BadOption, "less than one head"),
         ({"settings": Settings(budget=10)}, BadOption, "one-shot needs 96 rows or more"),
@@ -218,9 +186,6 @@ SPECIFIC = {"method": "scan", "settings": Settings(goal="specific")}
         (SPECIFIC, BadOption, "needs a task to leave alone, or several"),
         (SPECIFIC | {"method": "css"}, BadOption, "--goal specific is for --method scan"),
         (SPECIFIC | {"spare": ("demo/addition",)}, BadOption, "--spare demo/addition is the task"),
-        ({"model": ModelOptions("/nowhere/model")}, UserError, "/nowhere/model"),
-        ({"model": ModelOptions(DEMO, dtype="float8")}, UserError, "float8"),
-        ({"model": ModelOptions(DEMO, device="cuda:7")}, UserError, "cuda:7"),
     ],
 )
 def test_mistakes_are_seen_before_the_model_is_loaded(monkeypatch, tmp_path, change, error, said):
@@ -318,22 +283,6 @@ def test_evaluation_pairs_the_same_examples(done, tmp_path):
     assert prose.change.outcome < 0  # outcomes are better when higher
 
 
-def test_evaluation_without_heads_scores_the_intact_model(tmp_path):
-    result = evaluate(Evaluation(MODEL, (), ("demo/recall",), limit=5), tmp_path)
-    assert result.tasks[0].knocked_out is None
-    assert result.tasks[0].intact.examples == 5
-
-
-@pytest.mark.parametrize(
-    ("heads", "tasks", "said"),
-    [("L9H0", ("demo/prose",), "layers L0 to L5"), ("L0H0", (), "--task names at least one")],
-)
-def test_evaluations_of_what_is_not_there_are_refused(tmp_path, heads, tasks, said):
-    evaluation = Evaluation(MODEL, (caploc.Head.parse(heads),), tasks)
-    with pytest.raises(UserError, match=said):
-        evaluate(evaluation, tmp_path / "run")
-
-
 def test_lost_answers_are_counted_by_what_stands_in_their_place(done):
     lost = done.result.validation.task.lost
     answers = json.loads((done.folder / "answers.json").read_text())
@@ -356,17 +305,6 @@ def test_a_run_draws_the_curve_over_its_heads_and_the_command_makes_the_same(don
     other = done.result.validation.other_tasks[0]
     assert drawn.curves["demo/sentences"][0] == other.intact
     assert drawn.curves["demo/sentences"][-1] == other.knocked_out
-
-
-def test_a_study_runs_on_a_users_own_folder_of_a_model(tmp_path):
-    """The demo's files, somewhere else, under another name."""
-    os.symlink(DEMO, tmp_path / "mine")
-    study = replace(SMALL, model=ModelOptions(str(tmp_path / "mine")), method="css")
-    engine = BatchEngine(caploc.load_model(DEMO))
-    small = replace(study, settings=Settings(masks=3, rate=0.05), controls=0, other_tasks=())
-    result = run_study(small, tmp_path / "run", engine=engine).result
-    assert result.validation.controls is None
-    assert result.fit.r2_held_out is None
 
 
 def test_only_the_default_search_has_a_goal():

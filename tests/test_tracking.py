@@ -93,19 +93,3 @@ def test_trouble_with_mlflow_is_a_line_and_no_more(mlflow, caplog):
     log_run("heads", "addition", STUDY, RESULT, [])
     (record,) = caplog.records
     assert "not logged to MLflow (ConnectionError: the server is gone)" in record.getMessage()
-
-
-def test_mlflow_itself_keeps_settings_figures_and_files(tmp_path, monkeypatch):
-    mlflow = pytest.importorskip("mlflow")
-    monkeypatch.chdir(tmp_path)  # where it puts artifacts
-    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
-    (tmp_path / "report.html").write_text("<p>found</p>")
-    with mlflow.start_run(run_name="mine"):  # a run that is open stays so
-        log_run("Default", "addition", STUDY, RESULT, [tmp_path / "report.html"])
-        assert mlflow.active_run().info.run_name == "mine"
-    runs = mlflow.search_runs(experiment_names=["Default"], output_format="list")
-    (run,) = (each for each in runs if each.info.run_name == "addition")
-    assert run.info.status == "FINISHED" and run.data.params["settings.budget"] == "2000"
-    assert run.data.metrics["knocked_out"] == 0.25
-    names = [item.path for item in mlflow.artifacts.list_artifacts(run_id=run.info.run_id)]
-    assert names == ["report.html"]

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from caploc.components import ALONE
+from caploc.contents import TaskScores
 from caploc.naming import ZERO_SHOT
 from caploc.report.card import (
     HEADINGS,
@@ -16,26 +16,25 @@ from caploc.report.card import (
     write_markdown,
     write_text,
 )
-from caploc.result import Result, RowKind, Said, Verdict
+from caploc.result import SCHEMA, Result, RowKind, RunCost, Said, Score, TaskComparison, Verdict
+from caploc.tables import tell_losses
 from caploc.verdict import EXAMPLES_ALONE, SENTENCES, first_said, make_card
+from doubles import least_result
 
-RESULT = {
-    "schema": 1,
-    "model": {"name": "demo"},
-    "task": {"name": "words/antonym", "metric": "acc", "higher_is_better": True},
-    "method": {"name": "scan"},
-    "grid": {"layers": 2, "heads": [4, 4], "group_sizes": [1, 1]},
-    "intact": {"score": 0.6, "examples": 100},
-    "estimand": {"heads": ALONE, "top": ALONE},
-    "heads": [{"head": "L0H1", "layer": 0, "index": 1, "effect": -0.5}],
-    "top": ["L0H1"],
-    "validation": {
+RESULT = least_result(
+    task={"name": "words/antonym", "metric": "acc", "higher_is_better": True},
+    method={"name": "scan"},
+    grid={"layers": 2, "heads": [4, 4]},
+    intact={"score": 0.6, "examples": 100},
+    heads=[{"head": "L0H1", "layer": 0, "index": 1, "effect": -0.5}],
+    top=["L0H1"],
+    validation={
         "task": {"name": "words/antonym"},
         "controls": {"draws": 2, "scores": [0.55, 0.6], "mean": 0.575, "chosen": 0.1},
         "held_out": {"fresh": True, "examples": 60, "intact": 0.6, "knocked_out": 0.1},
         "other_tasks": [],
     },
-}
+)
 CHANGES = {
     "lost": {"outcome": -0.5, "low": -0.6, "high": -0.4, "verdict": "changed"},
     "rises": {"outcome": 0.5, "low": 0.4, "high": 0.6, "verdict": "changed"},
@@ -202,20 +201,15 @@ def test_a_shared_finding_counts_the_tasks_that_fall():
     assert card(found(others="kept lost")).heading.endswith("and for 1 of 2 other tasks too")
 
 
-def test_an_unstable_finding_says_what_that_means():
-    assert UNSTABLE in write_text(card(found() | {"search": {"stability": 0.4}}))
-    assert UNSTABLE not in write_text(card(found()))
+def test_heads_that_resampled_examples_name_otherwise_are_unstable_and_that_is_told():
+    for stability, unstable in ((0.0, True), (0.4, True), (0.9, False), (None, False)):
+        one = card(found() | {"search": {"stability": stability}})
+        assert one.unstable is unstable and (UNSTABLE in write_text(one)) is unstable
 
 
 def test_an_open_row_is_explained_where_there_is_one():
     assert OPEN in write_text(card(found(others="open")))
     assert OPEN not in write_text(card(found(others="kept")))
-
-
-def test_heads_that_resampled_examples_name_otherwise_are_unstable():
-    assert card(found() | {"search": {"stability": 0.4}}).unstable
-    assert card(found() | {"search": {"stability": 0.0}}).unstable
-    assert not card(found() | {"search": {"stability": 0.9}}).unstable
 
 
 WORDS = {"heads": "L9H3", "kind": "heads", "task": "x", "are": "is", "them": "it"}
@@ -314,3 +308,13 @@ def test_scores_that_are_no_shares_keep_their_unit():
     first = card(content).rows[0]
     assert (first.unit, first.change_unit) == ("", "nats")
     assert cells(first)[1:4] == ("12.0", "40.5", "−0.500 nats")
+
+
+@pytest.mark.parametrize(("score", "told"), [(0.0, True), (0.1, False)])
+def test_a_task_of_which_no_answer_is_right_is_told_so(score, told):
+    intact = Score(score=score, stderr=0.0, examples=20)
+    row = TaskComparison(name="own", metric="acc", higher_is_better=True, intact=intact)
+    scores = TaskScores(
+        schema=SCHEMA, model="demo", heads=[], tasks=[row], engines=[], cost=RunCost(), versions={}
+    )
+    assert ("own: no answer is right to begin with" in " ".join(tell_losses(scores))) is told

@@ -8,8 +8,8 @@ import pytest
 from worlds import DEMO
 
 pytest.importorskip("playwright.sync_api")
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
+from views import VIEWS, check_view
 
 import caploc
 from caploc.comparison import compare
@@ -25,9 +25,6 @@ HOSTILE = (
     "</script><script>document.title='run'</script><img src=x onerror=\"document.title='run'\">"
     "<svg onload=document.title='run'>\"'`${1}]]>-->\x00\u202e"
 )
-WIDE = {"viewport": {"width": 1200, "height": 900}}
-PHONE = {"viewport": {"width": 360, "height": 740}, "is_mobile": True, "has_touch": True}
-VIEWS = {"wide": WIDE, "phone": PHONE, "dark": WIDE | {"color_scheme": "dark"}}
 
 
 @pytest.fixture(scope="module")
@@ -50,34 +47,9 @@ def runs(tmp_path_factory):
 
 
 @pytest.fixture
-def visit(chromium):
-    """Open a file in some view; whatever goes wrong in it, or is asked for, fails the test."""
-    contexts, wrong = [], []
-
-    def opened(path, view="wide", **options):
-        contexts.append(chromium.new_context(**VIEWS[view] | options))
-        page = contexts[-1].new_page()
-        page.set_default_timeout(20_000)
-        own = path.as_uri()
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("console", lambda line: wrong.append(line.text) if line.type == "error" else None)
-        page.on("dialog", lambda dialog: (wrong.append(dialog.message), dialog.dismiss()))
-        page.on(
-            "request",
-            lambda asked: None if asked.url.startswith((own, "data:")) else wrong.append(asked.url),
-        )
-        page.goto(own)
-        return page
-
-    yield opened
-    for context in contexts:
-        context.close()
-    assert wrong == []
-
-
-@pytest.fixture
 def report(runs, visit):
-    return lambda view="wide", **options: visit(runs / "addition" / "report.html", view, **options)
+    address = (runs / "addition" / "report.html").as_uri()
+    return lambda view="desk", **options: visit(address, view, **options)
 
 
 @pytest.fixture(scope="module")
@@ -101,9 +73,9 @@ def test_pointing_at_a_head_says_effect_interval_selection_and_group(report, res
 
 
 @pytest.mark.parametrize("size", [(1280, 800), (390, 844)])
-def test_the_verdict_and_its_table_are_above_the_fold(runs, visit, size):
+def test_the_verdict_and_its_table_are_above_the_fold(report, size):
     width, height = size
-    page = visit(runs / "addition" / "report.html", viewport={"width": width, "height": height})
+    page = report(viewport={"width": width, "height": height})
     box = page.locator(".card table").bounding_box()
     assert box["y"] + box["height"] <= height and box["x"] + box["width"] <= width
     page.evaluate("document.querySelectorAll('details').forEach((one) => (one.open = true))")
@@ -128,10 +100,8 @@ def test_the_keyboard_alone_walks_the_map(report):
 
 
 @pytest.mark.parametrize("name", ["addition/report.html", "compare.html"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_phone_scrolls_in_one_direction_only(runs, visit, name, scheme):
-    page = visit(runs / name, "phone", color_scheme=scheme)
-    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+def test_a_phone_scrolls_in_one_direction_only(runs, visit, name):
+    page = visit((runs / name).as_uri(), "phone")
     assert page.locator("h1").bounding_box()["width"] <= 360
     page.evaluate("document.querySelectorAll('details').forEach((one) => (one.open = true))")
     tables = page.locator("table:not(.map)").all()
@@ -141,25 +111,15 @@ def test_a_phone_scrolls_in_one_direction_only(runs, visit, name, scheme):
         expect(page.locator(".for-wide").first).to_be_hidden()
 
 
-def serious(page):
-    found = Axe().run(page).response["violations"]
-    return [
-        (one["id"], node["html"][:200])
-        for one in found
-        for node in one["nodes"]
-        if one["impact"] in ("serious", "critical")
-    ]
-
-
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("name", ["addition/report.html", "compare.html"])
-def test_axe_finds_nothing_serious(runs, visit, view, name):
-    page = visit(runs / name, view)
-    assert serious(page) == []
+def test_nothing_bars_the_way_and_nothing_sticks_out(runs, visit, view, name):
+    page = visit((runs / name).as_uri(), view)
+    check_view(page, view)
     if name.startswith("addition"):
         page.evaluate("document.querySelectorAll('details').forEach((one) => (one.open = true))")
         cell(page, "L0H10").hover()
-        assert serious(page) == []
+        check_view(page, view)
 
 
 def test_without_scripts_everything_is_there(report, result):
@@ -182,7 +142,8 @@ def test_hostile_text_shows_as_text(tmp_path, visit, result):
     texts = dict.fromkeys(("prompt", "gold", "intact"), HOSTILE) | {"knocked_out": HOSTILE + "!"}
     lost = bad["validation"]["task"]["lost"]
     lost |= {"count": 1, "kinds": {HOSTILE: 1}, "samples": [texts | {"kind": HOSTILE}]}
-    page = visit(write_report(tmp_path, check_contents(tmp_path / "result.json", Result, bad)))
+    hostile = check_contents(tmp_path / "result.json", Result, bad)
+    page = visit(write_report(tmp_path, hostile).as_uri())
     shown = page.locator(".answers tbody pre").nth(1).inner_text()
     assert shown.startswith("</script><script>document.title='run'</script><img src=x")
     assert shown.endswith("␀⟨U+202E⟩")
@@ -197,7 +158,7 @@ def test_hostile_text_shows_as_text(tmp_path, visit, result):
 
 
 def test_links_of_the_comparison_lead_to_the_runs(runs, visit):
-    page = visit(runs / "compare.html")
+    page = visit((runs / "compare.html").as_uri())
     expect(page.locator("h1")).to_contain_text("2 runs")
     links = page.locator("#runs tbody a").evaluate_all("all => all.map((one) => one.href)")
     paths = {Path(link.removeprefix("file://")) for link in links}

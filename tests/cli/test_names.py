@@ -1,6 +1,6 @@
 """Names that a command is given: what is read of them, and that a mistake is told at once."""
 
-import os
+import json
 import subprocess
 import sys
 
@@ -19,51 +19,61 @@ def test_names_come_one_by_one_or_with_commas_and_files_whole(tmp_path):
     assert split_names(None) == split_names([""]) == []
 
 
-def imported_by(*words: str, fails: bool = False, **env: str) -> set[str]:
-    """Modules that a process has imported which was called by these words, when it ends."""
-    code = "import sys; from caploc.__main__ import main\ntry: main()\n"
-    code += "except SystemExit: print(*sys.modules, file=sys.stderr)"
-    call = {"env": os.environ | env, "capture_output": True, "text": True, "check": True}
-    ended = subprocess.run([sys.executable, "-c", code, *words], **call)
-    assert bool(ended.stdout) is not fails
-    return set(ended.stderr.split())
+LARGE = {"torch", "lm_eval", "transformers"}
+CALLS = """
+import json, sys
+from caploc.__main__ import main
+for words in json.loads(sys.argv[1]):
+    sys.argv[1:] = words
+    try:
+        main()
+    except SystemExit as ended:
+        print(json.dumps([ended.code, [*sys.modules]]))
+"""
 
 
-def of_commands(modules: set[str]) -> set[str]:
-    return {name.rpartition(".")[2] for name in modules if name.startswith("caploc.cli.")}
+def called(*commands):
+    """The exit codes of commands that one process runs, and what it has imported after each."""
+    call = [sys.executable, "-c", CALLS, json.dumps(commands)]
+    ended = subprocess.run(call, capture_output=True, text=True, check=True)
+    found = map(json.loads, (line for line in ended.stdout.splitlines() if line.startswith("[")))
+    return [(code, set(modules)) for code, modules in found]
 
 
-LIBRARIES = {"torch", "lm_eval", "scipy", "numpy", "pydantic"}
+def test_the_version_waits_for_no_library_and_an_unknown_task_for_none_that_is_large(monkeypatch):
+    monkeypatch.delenv("CAPLOC_TASKS")  # lm-eval reads the tasks of one's own folders
+    unknown = ["locate", "smollm2", "--task", "words/pst"]
+    (code, modules), (refused, more) = called(["--version"], unknown)
+    assert code == 0 and not modules & {"torch", "lm_eval", "scipy", "numpy", "pydantic"}
+    assert not [name for name in modules if name.startswith("caploc.cli.")]
+    assert refused == 2 and not more & LARGE
 
 
-def test_the_version_waits_for_no_library_and_no_command():
-    modules = imported_by("--version")
-    assert not modules & LIBRARIES and not of_commands(modules)
+ADDITION = ["locate", DEMO, "--task", "demo/addition"]
+MISTAKES = [
+    ["evaluate", DEMO, "--task", "demo/addition", "--heads", "L0X1"],
+    ["evaluate", "smolm2", "--task", "words/past"],
+    [*ADDITION, "--goal", "specfic"],
+    [*ADDITION, "--goal", "specific"],
+    [*ADDITION, "--spare", "demo/sentences"],
+    [*ADDITION, "--method", "css", "--rate", "1.5"],
+    ["export", "nowhere", "--to", "cut"],
+    [*ADDITION, "--device", "gpu"],
+    [*ADDITION, "--data", "test=nowhere.jsonl"],
+    ["chat", "nowhere"],
+    ["curve", "nowhere"],
+    *(["locate", "smollm2", "--task", f"gone.{kind}"] for kind in ("csv", "parquet", "yaml")),
+]
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("evaluate", DEMO, "--task", "demo/addition", "--heads", "L0X1"),
-        ("evaluate", "smolm2", "--task", "words/past"),
-        ("locate", DEMO, "--task", "demo/addition", "--goal", "specfic"),
-        ("locate", DEMO, "--task", "demo/addition", "--goal", "specific"),
-        ("locate", DEMO, "--task", "demo/addition", "--spare", "demo/sentences"),
-        ("locate", DEMO, "--task", "demo/addition", "--method", "css", "--rate", "1.5"),
-        ("export", "nowhere", "--to", "cut"),
-        ("locate", DEMO, "--task", "demo/addition", "--device", "gpu"),
-        ("locate", DEMO, "--task", "demo/addition", "--data", "test=nowhere.jsonl"),
-        ("chat", "nowhere"),
-        ("curve", "nowhere"),
-    ],
-)
-def test_a_mistake_is_told_before_anything_is_loaded(words):
-    assert not imported_by(*words, fails=True) & {"torch", "lm_eval", "transformers"}
+def test_a_mistake_is_told_before_anything_is_loaded():
+    for words, (code, modules) in zip(MISTAKES, called(*MISTAKES), strict=True):
+        assert code == 2 and not modules & LARGE, words
 
 
 def test_a_device_that_is_not_here_is_told_with_torch_alone():
-    words = ("locate", DEMO, "--task", "demo/addition", "--device", "cuda:99")
-    assert not imported_by(*words, fails=True) & {"lm_eval", "transformers"}
+    ((code, modules),) = called([*ADDITION, "--device", "cuda:99"])
+    assert code == 2 and not modules & {"lm_eval", "transformers"}
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -1,4 +1,4 @@
-"""Commands on pages: each is parsed as the command line would, and what runs anywhere is run."""
+"""Commands on pages and in help: each is parsed as it would be; what runs anywhere is run."""
 
 import re
 import shlex
@@ -21,13 +21,20 @@ BLOCK = re.compile(r"^```\w*\n(.*?)^```|((?:^(?: {4}|# {5})[^\n]*\n)+)", re.M | 
 COMMAND = re.compile(r"^[# ]*(?:\$ )?(?:\S+/bin/)?caploc (.*)$", re.M)
 
 
-def commands(page: Path) -> list[str]:
-    """What stands behind `caploc` in the blocks of a page, lines that go on joined."""
-    blocks = ["".join(filter(None, found)) for found in BLOCK.findall(page.read_text())]
+def commands(text: str) -> list[str]:
+    """What stands behind `caploc` in the blocks of a text, lines that go on joined."""
+    blocks = ["".join(filter(None, found)) for found in BLOCK.findall(text)]
     return [line for block in blocks for line in COMMAND.findall(re.sub(r"\\\n\s*", "", block))]
 
 
-TYPED = [(page.relative_to(ROOT), line) for page in PAGES for line in commands(page)]
+def helps(group):
+    """The help of every command that does something."""
+    for command in group.commands.values():
+        yield from helps(command) if hasattr(command, "commands") else [command.help]
+
+
+TYPED = [(page.relative_to(ROOT), line) for page in PAGES for line in commands(page.read_text())]
+TYPED += [(Path("--help"), line) for text in helps(TYPER) for line in commands(f"{text}\n")]
 
 
 def parsed(words: list[str]):
@@ -49,8 +56,8 @@ def own_cache(tmp_path_factory):
 
 
 def test_pages_hold_commands():
-    assert len(TYPED) > 30
-    assert sum(page.name == "README.md" for page, _ in TYPED) >= 8
+    for name, count in (("README.md", 8), ("--help", 40)):
+        assert sum(page.name == name for page, _ in TYPED) >= count
 
 
 @pytest.mark.parametrize(("page", "line"), TYPED, ids=lambda each: str(each)[:60])
@@ -75,7 +82,11 @@ def test_commands_that_need_nothing_run_as_they_stand(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = f"locate {DEMO} --task demo/addition --method one-shot --examples 20 --limit 60"
     lines = [f"{found} --controls 0 --quick --quiet --out runs/addition"]
-    lines += [line for line in commands(ROOT / "docs" / "export.md") if "runs/addition" in line]
+    lines += [
+        line
+        for line in commands((ROOT / "docs" / "export.md").read_text())
+        if "runs/addition" in line
+    ]
     lines += ["models", "tasks words/"]
     assert len(lines) >= 6
     for line in lines:

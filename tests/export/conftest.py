@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 
+from doubles import least_result
 from worlds import DEMO
 from worlds.alone import save
 from worlds.tiny import tiny
@@ -43,17 +44,13 @@ def finished(tmp_path):
         folder = tmp_path / "run"
         folder.mkdir()
         study = asdict(Study(ModelOptions(DEMO), "demo/addition"))
-        result = (
-            RESULT | {"model": MODEL | {"fingerprint": find_source(DEMO).fingerprint()}} | changes
-        )
+        model = {"name": DEMO, "fingerprint": find_source(DEMO).fingerprint()}
+        result = RESULT | {"model": model} | changes
         (folder / "run.json").write_text(json.dumps({"study": study, "command": "made up"}))
         (folder / "result.json").write_text(json.dumps(result))
         return folder
 
     return write
-
-
-MODEL = {"name": DEMO, "dtype": "float32", "device": "cpu"}
 
 
 def score(value, metric="exact_match", name="demo/addition"):
@@ -72,25 +69,18 @@ def head(name, effect):
     return place | {"q": 0.001, "universal": False}
 
 
-RESULT = {
-    "task": {"name": "demo/addition", "metric": "exact_match", "higher_is_better": True},
-    "method": {"name": "scan", "top": 5},
-    "seed": 3,
-    "grid": {"layers": 6, "heads": [16] * 6, "group_sizes": [2] * 6},
-    "intact": {"score": 1.0, "stderr": 0.0, "examples": 100},
-    "estimand": {"heads": "alone", "top": "alone"},
-    "heads": [head("L0H10", -0.5), head("L0H15", -0.3), head("L2H3", -0.01)],
-    "top": ["L0H10", "L0H15"],
-    "fit": {"rows": 1500},
-    "validation": {
+RESULT = least_result(
+    task={"name": "demo/addition", "metric": "exact_match", "higher_is_better": True},
+    method={"name": "scan", "top": 5},
+    grid={"layers": 6, "heads": [16] * 6, "group_sizes": [2] * 6},
+    heads=[head("L0H10", -0.5), head("L0H15", -0.3), head("L2H3", -0.01)],
+    top=["L0H10", "L0H15"],
+    validation={
         "task": score(0.25),
-        "controls": {
-            "draws": 20, "examples": 90, "chosen": 0.2, "scores": [0.9], "mean": 0.9, "sd": 0.05,
-        },
+        "controls": {"draws": 20, "examples": 90, "chosen": 0.2, "scores": [0.9], "mean": 0.9},
         "held_out": {"fresh": True, "examples": 90, "intact": 1.0, "knocked_out": 0.2},
         "other_tasks": [score(0.95, "acc", "demo/sentences")],
     },
-    "cost": {"rows": 3033},
-    "command": "caploc locate demo --task demo/addition",
-    "versions": {"caploc": "0.1.0"},
-}  # fmt: skip
+    cost={"rows": 3033},
+    command="caploc locate demo --task demo/addition",
+)

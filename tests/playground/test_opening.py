@@ -9,6 +9,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -71,8 +72,6 @@ def test_a_port_that_cannot_be_used_is_refused_in_a_sentence():
         port = first.getsockname()[1]
         with pytest.raises(BadOption, match=rf"Port {port} cannot be used .* --port 0 for any"):
             listen(port)
-    with pytest.raises(BadOption, match="--port must be 0 to 65535; got 70000"):
-        listen(70000)
 
 
 def digests(folder):
@@ -83,29 +82,34 @@ def digests(folder):
     }
 
 
+@contextmanager
+def viewed(folder):
+    """A server of a run, killed at the end; the address that it prints, whole and in parts."""
+    command = [sys.executable, "-m", "caploc", "view", str(folder), "--port", "0"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as server:
+        printed = r"View: ((http://127.0.0.1:\d+/)\?token=(\S+))"
+        yield re.match(printed, server.stdout.readline()).groups()
+        os.kill(server.pid, signal.SIGKILL)
+
+
 def test_a_killed_server_costs_nothing_and_the_next_one_has_another_token(run):
     """The address that is printed works, and no other; what lies in the folders stays as it is."""
-    before, tokens = digests(run.folder), set()
-    for _ in range(2):
-        with subprocess.Popen(
-            [sys.executable, "-m", "caploc", "view", str(run.folder), "--port", "0"],
-            stdout=subprocess.PIPE, text=True, start_new_session=True,
-        ) as server:  # fmt: skip
-            url, base = re.match(
-                r"View: ((http://127.0.0.1:\d+/)\?token=\S+)", server.stdout.readline()
-            ).groups()
-            tokens.add(url.partition("=")[2])
-            page = urllib.request.urlopen(url)
-            kept = {"cookie": page.headers["set-cookie"].partition(";")[0]}
-            (entry,) = json.load(asked(f"{base}runs", kept))["runs"]
-            with pytest.raises(urllib.error.HTTPError, match="403"):
-                asked(f"{base}runs", {})
-            play, posted = f"{base}play/{entry['id']}", kept | {"content-type": "application/json"}
-            asked(f"{play}/load", posted, {})
-            endless = {"heads": ["L0H1"], "prompt": "1+1=", "new_tokens": 2000, "stops": []}
-            assert asked(f"{play}/answers", posted, endless).readline()
-            os.kill(server.pid, signal.SIGKILL)
-    assert digests(run.folder) == before and len(tokens) == 2
+    before = digests(run.folder)
+    with viewed(run.folder) as (url, base, token):
+        page = urllib.request.urlopen(url)
+        kept = {"cookie": page.headers["set-cookie"].partition(";")[0]}
+        (entry,) = json.load(asked(f"{base}runs", kept))["runs"]
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            asked(f"{base}runs", {})
+        play, posted = f"{base}play/{entry['id']}", kept | {"content-type": "application/json"}
+        asked(f"{play}/load", posted, {})
+        endless = {"heads": ["L0H1"], "prompt": "1+1=", "new_tokens": 2000, "stops": []}
+        assert asked(f"{play}/answers", posted, endless).readline()
+    with viewed(run.folder) as (*_, other):
+        assert other != token
+    assert digests(run.folder) == before
 
 
 def asked(url, headers, content=None):

@@ -89,19 +89,6 @@ def test_answers_are_those_of_packed_rows(engine, asks, truth, shares):
     assert len({a.response.text for key, a in found.items() if key[1] == 0}) > EXAMPLES
 
 
-@pytest.mark.timeout(900)
-def test_without_salts_answers_of_masks_mix(engine, asks, truth):
-    first, texts = engine.backends[0], [ask for ask in asks if ask.key[1] == 0]
-    first.salts = False
-    try:
-        found = answered(engine, texts)
-    finally:
-        first.salts = True
-        first.llm.reset_prefix_cache()
-    wanted = {key: answer for key, answer in truth.items() if key[1] == 0}
-    assert same(found, wanted)[0] < len(texts)
-
-
 @pytest.mark.timeout(1800)
 def test_a_study_finds_what_it_finds_with_packed_rows(tmp_path):
     found = {}

@@ -7,7 +7,6 @@ import pytest
 from caploc.components import AMONG
 
 HEADS = {"L0H1": -0.41, "L1H3": -0.19, "L0H0": -0.003, "L0H2": 0.0, "L1H0": 0.02, "L0H3": None}
-PLACES = [(layer, index) for layer in range(2) for index in range(4)]
 
 
 def _score(score, stderr=0.01):

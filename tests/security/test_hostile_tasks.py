@@ -160,18 +160,6 @@ def test_a_run_does_not_say_itself_what_may_be_run(tmp_path, changes, option, co
     assert FinishedRun.read(folder, consent).folder == folder
 
 
-def test_a_run_with_a_task_of_its_own_code_is_refused(tmp_path):
-    (tmp_path / "run").mkdir()
-    file = task(tmp_path, "!function evil.text")
-    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'canary')!r}, 'w')\n")
-    folder = received(tmp_path / "run", task=file, other_tasks=[])
-    with pytest.raises(BadOption, match="can run Python code .!function evil.text in task.yaml."):
-        FinishedRun.read(folder)
-    said = CliRunner().invoke(app, ["curve", str(folder)])
-    assert isinstance(said.exception, BadOption)
-    assert not (tmp_path / "canary").exists()
-
-
 def test_a_run_of_neurons_with_a_task_of_its_own_code_is_refused(tmp_path):
     from dataclasses import asdict
 
@@ -186,17 +174,19 @@ def test_a_run_of_neurons_with_a_task_of_its_own_code_is_refused(tmp_path):
 
 
 def test_a_mailed_run_whose_tasks_folder_holds_code_is_refused_by_every_command(tmp_path):
-    """The folder names a group without code; beside it lies a member with some."""
+    """The code is its task's own, or that of a member beside a group without any."""
     folder = tmp_path / "run"
     (folder / "task").mkdir(parents=True)
     clean, mark = str(folder / "task" / "z.yaml"), write_evil(folder / "task")
     Path(clean).write_text("group: both\ntask: [mine]\n")
-    task(folder / "task", EVIL, file="a.yaml")
-    received(folder, task=clean, other_tasks=[])
-    for command in ("curve", "interactions"):
-        said = CliRunner().invoke(app, [command, str(folder)])
-        assert isinstance(said.exception, BadOption), command
-        assert "add --trust-remote-code" in str(said.exception)
+    own = task(folder / "task", EVIL, file="a.yaml")
+    for file in (own, clean):
+        received(folder, task=file, other_tasks=[])
+        for command in ("curve", "interactions"):
+            said = CliRunner().invoke(app, [command, str(folder)])
+            assert isinstance(said.exception, BadOption), command
+            assert f"can run Python code ({EVIL} in a.yaml)" in str(said.exception)
+            assert "add --trust-remote-code" in str(said.exception)
     (tmp_path / "studies.toml").write_text(f'models = ["smollm2"]\ntasks = ["{clean}"]\n')
     with pytest.raises(BadOption, match="if you trust whoever made it"):
         read_studies(tmp_path / "studies.toml")

@@ -3,14 +3,11 @@
 import pandas
 import pytest
 
-from caploc.declaration import ModelOptions
-from caploc.neurons.study import load_source
 from caploc.options import TaskOptions
-from caploc.tasks.catalog import can_train, load_task, own_manager
+from caploc.tasks.catalog import load_task, own_manager
 from caploc.tasks.paper.syntax import score_syntax
 from caploc.tasks.task import Generated, LogLikelihood
 from doubles import write_lines
-from worlds import DEMO
 
 ROWS = {
     "metamath": [
@@ -106,16 +103,3 @@ def test_labels_that_stand_together_are_dealt_anew(tmp_path):
     gold = load_task("imdb", options(tmp_path, "imdb", outcome="logprob"))
     first = {gold.requests(n)[0].continuation for n in range(6)}
     assert first == {" negative", " positive"}
-
-
-@pytest.mark.parametrize(("name", "trains"), [("metamath", False), ("emotion", True)])
-def test_neurons_are_found_and_judged_on_different_rows(tmp_path, name, trains):
-    asked = options(tmp_path, name)
-    if trains:  # half of its questions are judged on
-        rows = [row | {"text": f"i feel it {n + 6} times"} for n, row in enumerate(ROWS[name])]
-        write_lines(tmp_path / "train.jsonl", rows)
-    assert can_train(name, asked) is trains
-    source = load_source(ModelOptions(DEMO, device="cpu"), name, asked, None, 0)
-    found = {source.finding.example(each).question for each in source.find_on}
-    assert not found & {source.judging.example(each).question for each in source.judge_on}
-    assert len(found) == (6 if trains else 4)

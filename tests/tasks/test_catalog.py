@@ -208,15 +208,9 @@ def test_keys_change_with_what_is_asked_and_with_what_is_right(task_file):
     rows = [{"q": f"{n}+1=", "a": str(n + 1)} for n in range(6)]
     rows[2]["a"], rows[3]["q"] = "0", "3 + 1 ="
     after = load_task(str(task_file("a", rows)))
+    assert before.requests(2) == after.requests(2)
     same = [before.key(n) == after.key(n) for n in range(6)]
     assert same == [True, True, False, False, True, True]
-
-
-def test_keys_change_with_the_right_answer_alone(task_file):
-    before = load_task(str(task_file("c")))
-    after = load_task(str(task_file("c", doc_to_target="{{a}}0")))
-    assert before.requests(0) == after.requests(0)
-    assert before.key(0) != after.key(0)
 
 
 FILTERED = [{"name": "none", "filter": [{"function": "take_first"}, {"function": "lowercase"}]}]
@@ -237,12 +231,6 @@ def test_the_version_changes_with_the_scoring(task_file, change):
 def test_tasks_that_run_model_written_code_are_refused(name):
     with pytest.raises(BadOption, match=r"--allow-code \(in bubblewrap, see docs/security\.md\)"):
         load_task(name)
-
-
-def test_sampled_answers_are_refused(task_file):
-    options = {"until": ["\n"], "do_sample": True, "temperature": 0.7}
-    with pytest.raises(BadOption, match="decodes greedily"):
-        load_task(str(task_file(generation_kwargs=options)))
 
 
 def test_a_metric_that_is_not_there_is_refused():
@@ -283,8 +271,8 @@ def test_an_integer_target_without_choices_is_its_own_text(task_file):
 
 
 def test_what_greedy_decoding_has_not_is_refused(task_file):
-    beams, penalty = {"do_sample": False, "num_beams": 4}, {"repetition_penalty": 1.5}
-    for options in ({"temperature": 0.7}, beams, penalty):
+    sampled, beams = {"do_sample": True}, {"do_sample": False, "num_beams": 4}
+    for options in (sampled, {"temperature": 0.7}, beams, {"repetition_penalty": 1.5}):
         with pytest.raises(BadOption, match="decodes greedily"):
             load_task(str(task_file(generation_kwargs=options)))
 

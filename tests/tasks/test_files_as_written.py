@@ -71,13 +71,6 @@ def test_numbers_of_a_csv_are_numbers_for_a_choice(tmp_path):
     assert [task.example(n).right for n in range(2)] == [0, 1]
 
 
-def test_a_broken_line_is_named(tmp_path):
-    file = tmp_path / "own.jsonl"
-    file.write_text('{"q": "a", "a": "b"}\n{"q": "a", \n')
-    with pytest.raises(BadData, match="line 2"):
-        answers(tmp_path, "json", file)
-
-
 def test_a_row_of_a_csv_with_a_field_too_many_is_refused(tmp_path):
     file = tmp_path / "own.csv"
     file.write_text("q,a\nin France, Paris,b\n")

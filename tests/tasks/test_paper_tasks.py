@@ -6,14 +6,12 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from lm_eval.tasks._yaml_loader import load_yaml
 
 from caploc.declaration import ModelOptions
 from caploc.options import TaskOptions
 from caploc.tasks.catalog import (
     check_task_name,
     harness_manager,
-    leaf_entries,
     load_task,
     own_manager,
     own_names,
@@ -91,39 +89,20 @@ def test_the_length_of_an_answer_counts_where_the_paper_says_so(on_rows, name):
     assert by_metric == {"acc": 0.0, "acc_norm": 1.0}
 
 
-def test_arithmetic_is_the_plain_mean_of_its_ten(task_file, tmp_path):
-    entries = list(leaf_entries(harness_manager(), "arithmetic"))
-    assert len(entries) == 10
-    assert all(entry.cfg["metric_list"][0]["metric"] == "acc" for entry in entries)
-    metric = [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}]
-    task_file("few", [{"q": "1+1=", "a": "2"}] * 2, tag="sums", metric_list=metric)
-    task_file("many", [{"q": "2+2=", "a": "4"}] * 8, tag="sums", metric_list=metric)
-    (tmp_path / "all.yaml").write_text(yaml.safe_dump({"group": "all", "task": ["sums"]}))
-    task = load_task(str(tmp_path / "all.yaml"))
-    score = task.score(range(10), [1.0, 0.0] + [1.0] * 6 + [0.0] * 2)
-    assert score.score == pytest.approx((1 / 2 + 3 / 4) / 2)
-    errors = (1 / 4 * 2) / 2, (3 / 16 * 8 / 7) / 8  # squares of the two standard errors
-    assert score.stderr == pytest.approx(sum(errors) ** 0.5 / 2)
-
-
-def test_mmlu_and_wmdp_weigh_their_tasks_by_size(task_file, tmp_path):
-    index = harness_manager().task_index
-    for name, tasks in (("mmlu", 57), ("wmdp", 3)):
-        aggregate = load_yaml(index[name].yaml_path, resolve_func=False)["aggregate_metric_list"]
-        assert [(a["metric"], a["weight_by_size"]) for a in aggregate] == [("acc", True)]
-        assert len(list(leaf_entries(harness_manager(), name))) == tasks
+def test_a_group_is_the_mean_of_its_tasks_weighed_by_size_where_it_says_so(task_file, tmp_path):
     task_file("few", [{"q": "1+1=", "a": "2"}] * 2)
-    task_file("many", [{"q": "2+2=", "a": "4"}] * 8)
-    inner = {"group": "inner", "task": ["many"]}
-    outer = {
-        "group": "outer",
-        "task": ["few", "inner"],
-        "aggregate_metric_list": [{"metric": "exact_match", "weight_by_size": True}],
-    }
-    for group in (inner, outer):
-        (tmp_path / f"{group['group']}.yaml").write_text(yaml.safe_dump(group))
-    task = load_task(str(tmp_path / "outer.yaml"))
-    assert task.score(range(10), [1.0, 0.0] + [1.0] * 6 + [0.0] * 2).score == pytest.approx(0.7)
+    task_file("many", [{"q": "2+2=", "a": "4"}] * 8, tag="sums")
+    (tmp_path / "inner.yaml").write_text("group: inner\ntask: [sums]\n")
+    weighed = [{"metric": "exact_match", "weight_by_size": True}]
+    scores = []
+    for name, more in (("plain", {}), ("weighed", {"aggregate_metric_list": weighed})):
+        group = {"group": name, "task": ["few", "inner"]} | more
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(group))
+        task = load_task(str(tmp_path / f"{name}.yaml"))
+        scores.append(task.score(range(10), [1.0, 0.0] + [1.0] * 6 + [0.0] * 2))
+    assert [each.score for each in scores] == pytest.approx([(1 / 2 + 3 / 4) / 2, 0.7])
+    errors = (1 / 4 * 2) / 2, (3 / 16 * 8 / 7) / 8  # squares of the two standard errors
+    assert scores[0].stderr == pytest.approx(sum(errors) ** 0.5 / 2)
 
 
 def test_the_papers_own_tasks_are_listed_and_clash_with_none():

@@ -55,12 +55,6 @@ def test_another_split_is_another_question(split_task):
     assert not keys[0] & keys[1]
 
 
-def test_it_is_judged_as_ever(split_task):
-    path = split_task()
-    train, test = load_task(path, TRAINING), load_task(path)
-    assert train.metric == test.metric
-
-
 @pytest.mark.parametrize("changes", [{}, {"fewshot_split": "train"}], ids=str)
 def test_no_example_stands_in_its_own_prompt(split_task, changes):
     """Examples in the prompt come from the training split, which is now asked itself."""
@@ -109,14 +103,6 @@ def test_a_group_has_no_training_split(split_task, tmp_path):
     path = tmp_path / "both.yaml"
     path.write_text(json.dumps(group))
     assert not can_train(str(path))
-
-
-@pytest.mark.parametrize("name", ["addition", "code", "cursing", "elements", "prose", "sentences"])
-def test_demo_tasks_can_train(name):
-    assert can_train(f"demo/{name}")
-    task, ever = load_task(f"demo/{name}", TRAINING), load_task(f"demo/{name}")
-    first = {task.requests(example) for example in range(30)}
-    assert not first & {ever.requests(example) for example in range(ever.size)}
 
 
 def test_a_task_that_judges_freely_names_one_right_answer():

@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from caploc.errors import UnknownName
 from caploc.naming import capability
-from caploc.options import TaskOptions
 from caploc.tasks import words
-from caploc.tasks.catalog import find_task, load_task, own_manager
+from caploc.tasks.catalog import load_task, own_manager
 from caploc.tasks.datafiles import definition
 from caploc.tasks.task import Generate, Generated, Scored
 
@@ -52,12 +50,6 @@ def opening(task, example):
     line = frame.replace("{{question}}", task.leaves[0].docs[example]["question"])
     assert prompt.endswith(line)
     return prompt.removesuffix(line)
-
-
-def test_at_least_fourteen_capabilities_and_six_twins_are_there():
-    assert len(set(NAMES) - set(TWINS)) >= 14
-    assert len(TWINS) >= 6
-    assert len({path.stem for path in HERE.glob("[!_]*.yaml")}) == len(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -155,19 +147,6 @@ def test_choices_are_balanced(loaded):
     assert len(places) == 4 and max(places.values()) <= 0.3 * sum(places.values())
     assert loaded["words/sentiment"].metric.chance == pytest.approx(0.5)
     assert loaded["words/odd_one_out"].metric.chance == pytest.approx(0.25)
-
-
-def test_the_tables_are_small():
-    assert sum(path.stat().st_size for path in HERE.glob("*.csv")) < 400_000
-
-
-def test_an_unknown_task_on_words_names_the_nearest():
-    with pytest.raises(UnknownName, match="words/plural"):
-        find_task("words/plurals")
-
-
-def test_fewer_examples_may_be_shown_but_not_more():
-    assert load_task("words/past", TaskOptions(fewshot=2)).size == 300
 
 
 def test_the_page_shows_every_task_as_it_is_asked():

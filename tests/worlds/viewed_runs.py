@@ -5,10 +5,10 @@ from dataclasses import asdict
 
 import numpy as np
 
-from caploc.components import AMONG
 from caploc.declaration import ModelOptions, Study
 from caploc.store import Question, Row, pack
 from caploc.tasks.task import Generated, responses_json
+from doubles import least_result
 from worlds import DEMO
 
 HOSTILE = "</script><img src=x onerror=\"document.title='run'\"><a href='javascript:1'>x</a>\u202e"
@@ -30,27 +30,22 @@ def write_run(folder, answers=(), model="demo", task="demo/addition", **changes)
     study = Study(ModelOptions(DEMO), "demo/addition")
     (folder / "run.json").write_text(json.dumps({"study": asdict(study), "command": ""}))
 
-    def score(value):
-        return {"score": value, "stderr": 0.01, "examples": 50}
-
-    result = {
-        "schema": 1,
-        "model": {"name": model, "fingerprint": "f", "dtype": "float32"},
-        "task": {"name": task, "metric": "exact_match", "examples": 50},
-        "method": {"name": "css"},
+    scores = {name: {"score": score} for name, score in (("intact", 0.9), ("knocked_out", 0.2))}
+    asked = {"name": task, "metric": "exact_match"}
+    written = {
+        "model": {"name": model, "fingerprint": "f"},
+        "task": asked,
         "seed": 3,
         "grid": GRID,
-        "estimand": {"heads": AMONG, "top": AMONG},
         "heads": [
             {"head": "L0H1", "layer": 0, "index": 1, "effect": -0.5, "low": -0.6, "high": -0.4},
             {"head": "L1H0", "layer": 1, "index": 0, "effect": 0.0},
         ],
         "top": ["L0H1"],
-        "validation": {"task": {"name": task, "metric": "exact_match", "intact": score(0.9),
-                                "knocked_out": score(0.2)}},
+        "validation": {"task": asked | scores},
         "cost": {"rows": 1234},
-    }  # fmt: skip
-    (folder / "result.json").write_text(json.dumps(result | changes))
+    }
+    (folder / "result.json").write_text(json.dumps(least_result(**written | changes)))
     (folder / "answers.json").write_text(json.dumps(list(answers)))
     return folder
 

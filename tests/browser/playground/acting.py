@@ -5,11 +5,6 @@ from playwright.sync_api import expect
 from caploc.playground.playground import PageQuestion
 
 HOSTILE = "<img src=x onerror=\"document.title='run'\"><script>document.title='run'</script>\u202e"
-VIEWS = {
-    "desk": {"viewport": {"width": 1280, "height": 800}},
-    "dark": {"viewport": {"width": 1360, "height": 1000}, "color_scheme": "dark"},
-    "phone": {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True},
-}
 
 
 def answered(page):

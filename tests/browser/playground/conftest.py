@@ -63,29 +63,14 @@ def url(playground, run):
 
 
 @pytest.fixture
-def visit(chromium, url):
-    """Open the page in some view; what goes wrong in it fails the test."""
-    from acting import VIEWS  # not above: where there is no browser, nothing of it is there
-    from playwright.sync_api import expect
+def play(visit, url):
+    """Open the playground in some view, once the lost example is answered."""
+    from playwright.sync_api import expect  # not above: where there is no browser, it is not there
 
-    contexts, wrong, asked = [], [], []
-
-    def opened(view="desk", ready=True, before=lambda page: None):
-        contexts.append(chromium.new_context(**VIEWS[view]))
-        page = contexts[-1].new_page()
-        page.set_default_timeout(20_000)
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("request", lambda request: asked.append(request.url))
-        before(page)
-        page.goto(url)
-        if ready:
-            expect(page.locator("#model")).to_contain_text("96 heads")
-            expect(page.locator("#status")).to_contain_text("done")  # the lost example is answered
+    def opened(view="desk"):
+        page = visit(url, view)
+        expect(page.locator("#model")).to_contain_text("96 heads")
+        expect(page.locator("#status")).to_contain_text("done")
         return page
 
-    yield opened
-    for context in contexts:
-        context.close()
-    assert wrong == []
-    home = url.partition("/play")[0]
-    assert [one for one in asked if not one.startswith((home, "data:", "blob:"))] == []
+    return opened

@@ -11,8 +11,8 @@ from caploc.playground.playground import ExampleRequest
 pytestmark = pytest.mark.browser
 
 
-def test_the_page_opens_on_a_lost_example_with_both_answers(visit, run):
-    page = visit()
+def test_the_page_opens_on_a_lost_example_with_both_answers(play, run):
+    page = play()
     lost = run.result.validation.task.lost.samples[0]
     assert page.locator("#example").input_value() == str(lost.example)
     assert page.locator("#prompt").input_value() == lost.prompt
@@ -22,8 +22,8 @@ def test_the_page_opens_on_a_lost_example_with_both_answers(visit, run):
     assert page.locator("#intact .verdict").inner_text().startswith("✓ right")
 
 
-def test_heads_picked_by_hand_are_knocked_out(visit, playground):
-    page = visit()
+def test_heads_picked_by_hand_are_knocked_out(play, playground):
+    page = play()
     page.locator("#clear").click()
     for head in ("L0H13", "L0H14"):
         page.locator(f"[data-head={head}]").click()
@@ -39,8 +39,8 @@ def test_heads_picked_by_hand_are_knocked_out(visit, playground):
     expect(page.locator("#knocked_out .text")).to_have_text(said, timeout=60_000)
 
 
-def test_the_slider_takes_the_first_heads_of_the_run(visit, playground):
-    page = visit()
+def test_the_slider_takes_the_first_heads_of_the_run(play, playground):
+    page = play()
     order = page.evaluate("() => window.playground.run.order")
     slider = page.locator("#number")
     slider.focus()
@@ -54,8 +54,8 @@ def test_the_slider_takes_the_first_heads_of_the_run(visit, playground):
     expect(page.locator("#number-shown")).to_have_text("–")
 
 
-def test_a_control_knocks_out_as_many_others_in_each_layer(visit):
-    page = visit()
+def test_a_control_knocks_out_as_many_others_in_each_layer(play):
+    page = play()
     before, drawn = chosen(page), []
     for _ in range(6):
         page.locator("#random").click()
@@ -67,8 +67,8 @@ def test_a_control_knocks_out_as_many_others_in_each_layer(visit):
     assert len({tuple(after) for after in drawn}) > 1
 
 
-def test_an_example_is_drawn_asked_and_scored(visit, playground):
-    page = visit()
+def test_an_example_is_drawn_asked_and_scored(play, playground):
+    page = play()
     page.locator("#task").select_option("demo/addition")
     answered(page)
     number = int(page.locator("#example").input_value())
@@ -83,8 +83,8 @@ def test_an_example_is_drawn_asked_and_scored(visit, playground):
     expect(page.locator("#intact .verdict")).to_be_empty()
 
 
-def test_choices_are_weighed_on_both_sides(visit, playground):
-    page = visit()
+def test_choices_are_weighed_on_both_sides(play, playground):
+    page = play()
     page.locator("#task").select_option("demo/capitals")
     answered(page)
     number = int(page.locator("#example").input_value())
@@ -101,8 +101,8 @@ def test_choices_are_weighed_on_both_sides(visit, playground):
     answered(page)
 
 
-def test_a_token_tells_its_odds_to_mouse_and_keys(visit, playground):
-    page = visit()
+def test_a_token_tells_its_odds_to_mouse_and_keys(play, playground):
+    page = play()
     page.locator("#clear").click()
     page.locator("[data-head=L0H13]").click()
     page.locator("[data-head=L0H14]").click()
@@ -121,10 +121,10 @@ def test_a_token_tells_its_odds_to_mouse_and_keys(visit, playground):
     assert label.startswith(f"{second['text']}: ") and label.endswith("knocked out")
 
 
-def test_a_talk_goes_on_with_what_each_side_said(visit, playground, monkeypatch):
+def test_a_talk_goes_on_with_what_each_side_said(play, playground, monkeypatch):
     template = "{% for m in messages %}{{ m['role'] }}:{{ m['content'] }}\n{% endfor %}assistant:"
     monkeypatch.setattr(playground.loaded.tokenizer, "chat_template", template)
-    page = visit()
+    page = play()
     page.locator("#chat").check()
     page.locator("summary").click()
     page.locator("#new-tokens").fill("6")

@@ -5,9 +5,8 @@ import pytest
 from worlds import DEMO
 
 pytest.importorskip("playwright.sync_api")
-from acting import VIEWS
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
+from views import VIEWS, check_view
 
 import caploc
 from caploc.declaration import ModelOptions, Study
@@ -45,36 +44,8 @@ def shelf(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def url(shelf, serve):
-    with serve(shelf) as found:
-        yield found
-
-
-@pytest.fixture
-def visit(chromium, url):
-    """Open a page in some view; whatever goes wrong in it, or is asked elsewhere, fails."""
-    contexts, wrong, asked = [], [], []
-
-    def opened(path="/", view="desk", base=url):
-        contexts.append(chromium.new_context(**VIEWS[view]))
-        page = contexts[-1].new_page()
-        page.set_default_timeout(30_000)
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("console", lambda said: said.type == "error" and wrong.append(said.text))
-        page.on("request", lambda request: asked.append(request.url))
-        address, token = base
-        page.goto(address + path + token)
-        return page
-
-    opened.wrong = wrong
-    yield opened
-    for context in contexts:
-        context.close()
-    assert wrong == []
-    assert [
-        one
-        for one in asked
-        if not one.startswith(("http://127.0.0.1:", "data:", "blob:", "about:"))
-    ] == []
+    with serve(shelf) as (base, token):
+        yield f"{base}/{token}"
 
 
 def open_run(page, name):
@@ -86,8 +57,8 @@ def names(page):
     return page.locator("#runs tbody th a").all_inner_texts()
 
 
-def test_runs_are_searched_and_sorted(visit):
-    page = visit()
+def test_runs_are_searched_and_sorted(visit, url):
+    page = visit(url)
     expect(page.locator("#list-shown")).to_have_text("5 of 5")
     page.locator("#find").fill("scan l0h1")
     expect(page.locator("#list-shown")).to_have_text("1 of 5")
@@ -103,10 +74,10 @@ def test_a_run_is_watched_while_it_goes_on(visit, tmp_path, serve):
     folder = write_run(tmp_path / "live")
     (folder / "result.json").unlink()
     (folder / "rows.sqlite-wal").touch()
-    with serve(tmp_path) as base:
-        page = visit(base=base)
+    with serve(tmp_path) as (base, token):
+        page = visit(f"{base}/{token}")
         expect(page.locator(".state")).to_have_text("running")
-        run = visit(page.locator("#runs th a").get_attribute("href"), base=base)
+        run = visit(base + page.locator("#runs th a").get_attribute("href") + token)
         expect(run.locator("#no-report")).to_contain_text("The run goes on")
         write_run(tmp_path / "live", [answer_of(0)])
         (folder / "report.html").write_text("<h1>found</h1>")
@@ -117,16 +88,16 @@ def test_a_run_is_watched_while_it_goes_on(visit, tmp_path, serve):
             opened.close()  # a page that asks on once its server has gone logs an error
 
 
-def test_a_report_is_shown_in_a_frame_where_it_works(visit):
-    page = visit()
+def test_a_report_is_shown_in_a_frame_where_it_works(visit, url):
+    page = visit(url)
     open_run(page, "real")
     report = page.frame_locator("#report")
     report.locator("#map td").nth(3).hover()
     expect(report.locator("#tip")).to_be_visible()  # its own script runs
 
 
-def test_examples_are_filtered_searched_and_turned(visit):
-    page = visit()
+def test_examples_are_filtered_searched_and_turned(visit, url):
+    page = visit(url)
     open_run(page, "sums")
     page.get_by_role("link", name="Examples").click()
     expect(page.locator("#examples-shown")).to_have_text("62 of 62 examples")
@@ -148,8 +119,8 @@ def test_examples_are_filtered_searched_and_turned(visit):
     expect(page.locator("#prompt")).to_have_text("31+1=")
 
 
-def test_what_a_stranger_wrote_stays_text(visit):
-    page = visit()
+def test_what_a_stranger_wrote_stays_text(visit, url):
+    page = visit(url)
     title = page.title()
     expect(page.locator("#runs")).to_contain_text("document.title='run'")
     open_run(page, "sums")
@@ -167,8 +138,8 @@ def test_what_a_stranger_wrote_stays_text(visit):
     visit.wrong.clear()  # that the report's script was refused
 
 
-def test_an_example_goes_on_in_the_playground(visit):
-    page = visit()
+def test_an_example_goes_on_in_the_playground(visit, url):
+    page = visit(url)
     open_run(page, "real")
     page.goto(f"{page.url}#examples/0")
     expect(page.locator("#prompt")).not_to_be_empty()
@@ -182,8 +153,8 @@ def test_an_example_goes_on_in_the_playground(visit):
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_no_page_sticks_out_or_bars_the_way(visit, view):
-    page = visit(view=view)
+def test_no_page_sticks_out_or_bars_the_way(visit, url, view):
+    page = visit(url, view)
     link = page.locator("#runs").get_by_role("link", name="sums", exact=True)
     home = page.url.partition("?")[0]
     run = home.rstrip("/") + link.get_attribute("href")
@@ -191,9 +162,4 @@ def test_no_page_sticks_out_or_bars_the_way(visit, view):
         page.goto("about:blank")
         page.goto(address)
         page.wait_for_timeout(700)
-        found = Axe().run(page, options={"iframes": False}).response["violations"]
-        assert [(v["id"], [n["html"] for n in v["nodes"]]) for v in found] == []
-        wide = page.evaluate("() => document.documentElement.scrollWidth")
-        assert wide <= page.viewport_size["width"]
-    paper = page.evaluate("() => getComputedStyle(document.body).backgroundColor")
-    assert (sum(map(int, paper[4:-1].split(","))) < 150) is (view == "dark")
+        check_view(page, view, iframes=False)
