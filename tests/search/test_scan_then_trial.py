@@ -228,7 +228,7 @@ class TestHowSure:
         """Named heads, heads of five points and more, and all with an interval: 93 to 98 %."""
         held = {"named": [], "five points": [], "all": []}
         for seed in range(120):
-            world = World.of_kind("real", seed=seed, layers=10, width=18)
+            world = World.real(seed=seed, layers=10, width=18)
             told = found(world, seed=seed)
             truth = world.single_effects()
             for column in told.stages.tried:
