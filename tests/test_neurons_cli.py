@@ -2,7 +2,6 @@
 
 import json
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,14 +10,11 @@ from typer.testing import CliRunner
 
 from caploc import cli
 from caploc.cli import app
-from caploc.cli.neurons import neurons
 from caploc.declaration import ModelOptions
 from caploc.models.loading import load_model
 from doubles import write_lines
 from worlds import DEMO
 
-DOCS = Path(__file__).parents[1] / "docs"
-COMMANDS = [command.callback.__name__ for command in neurons.registered_commands]
 LOCATE = ["neurons", "locate", DEMO, "--task", "demo/addition"]
 
 

@@ -6,6 +6,7 @@ import benchmarks_census
 from benchmarks_census import COMPARED, HELD_OUT, Census, compare
 from caploc.designs import draw_examples
 from caploc.store import Store
+from doubles import count_rows
 from worlds.planted import Planted, write_planted
 
 PLAN = Planted(layers=2, heads=4, needed=2, strengths=(0.5, 0.3), examples=150)
@@ -24,8 +25,7 @@ def compared(folder):
     """Compare on the planted task; what was told, and how many rows the store has then."""
     with Store(folder / "rows.sqlite") as store:
         compare(Census(folder, store, str(folder)), str(folder / "planted.yaml"))
-        rows = store.database.execute("select count(*) from rows").fetchone()[0]
-    return json.loads((folder / "benchmarks_compared.json").read_text()), rows
+    return json.loads((folder / "benchmarks_compared.json").read_text()), count_rows(folder)
 
 
 def test_each_method_and_seed_is_scored_on_examples_that_none_searched_on(small):

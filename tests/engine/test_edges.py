@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
+import torch
 
 from caploc.engine.api import Ask
 from caploc.engine.batch import BatchEngine
 from caploc.tasks.task import Generate, LogLikelihood, Rolling, options_json
 from worlds.alone import START, around, responses, said, scored, words
-from worlds.tiny import tiny
+from worlds.tiny import random_tokens, tiny
 
 LIMIT = 4
 FAMILIES = pytest.mark.parametrize("family", ["llama", "bloom"])  # packed, and the plain way
@@ -85,3 +86,16 @@ def test_an_empty_stop_string_stops_nothing(family):
     engine = engine_of(family)
     expected = words(said(engine.loaded, PROMPT, none(engine), LIMIT))
     assert texts(engine, [Generate(words(PROMPT), options(until=[""]))]) == [expected]
+
+
+@pytest.mark.parametrize("backend", ["packed", "plain"])
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_short_rows_beside_long_ones_are_numbers_in_half_precision(name, backend):
+    """Elsewhere a row of which everything is masked turns into NaN: unslothai/unsloth 9708."""
+    engine = BatchEngine(around(tiny(name, torch.float16)), backend=backend)
+    asks = [
+        Ask((count, part), LogLikelihood(words(tokens[:count]), " w05"), mask)
+        for count, tokens in zip((1, 2, 40), random_tokens(3, 40).tolist(), strict=True)
+        for part, mask in enumerate((none(engine), ~none(engine)))
+    ]
+    assert all(np.isfinite(each.logprob) for each in responses(engine, asks).values())

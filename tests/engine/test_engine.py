@@ -71,17 +71,6 @@ def test_no_pass_has_more_rows_than_the_batch_size(loaded, asks, monkeypatch, si
     assert max(rows[len(rows) // 10 :]) == size
 
 
-def test_log_likelihoods_are_sums_over_the_continuation(loaded):
-    (answer,) = answers(
-        BatchEngine(loaded), [Ask((0, 0), LogLikelihood("47+38=", "85"), np.zeros(96, dtype=bool))]
-    ).values()
-    ids = loaded.tokenizer("47+38=85", return_tensors="pt").input_ids
-    logprobs = loaded.model(ids).logits[0].log_softmax(-1)
-    expected = sum(float(logprobs[-3 + i, ids[0, -2 + i]].detach()) for i in range(2))
-    assert answer.response.logprob == pytest.approx(expected, abs=1e-5)
-    assert answer.response.tokens == 2
-
-
 def test_where_a_continuation_is_not_the_likeliest_what_is_instead_is_told(loaded, masks):
     """It begins as what the model goes on to say, up to where the continuation leaves it."""
     prompt = "capital of Peru is"

@@ -114,14 +114,3 @@ def test_a_row_that_fits_nowhere_is_one_sentence_and_the_engine_lives_on(loaded,
         assert "\n" not in str(raised.value) and str(raised.value).endswith(".")
     crowded(LEAST["choices"])
     same(responses(engine, CASES["no prefix"](masks)), truth["no prefix"])
-
-
-def test_errors_other_than_out_of_memory_are_raised(loaded, monkeypatch):
-    engine = BatchEngine(loaded)
-
-    def failing(packed, one):
-        raise RuntimeError("shapes do not match")
-
-    monkeypatch.setattr(PackedModel, "forward", failing)
-    with pytest.raises(RuntimeError, match="shapes do not match"):
-        responses(engine, texts(masks_of(loaded.grid, 2)))

@@ -88,24 +88,6 @@ def test_no_other_grouping_of_neighbours_saves_more(stems):
     assert sum(saved([stems[m] for m in members]) for _, members in groups) == best
 
 
-def test_neighbours_that_share_little_are_split_only_where_it_pays():
-    long, short = (7,) * 600, (8,) * 300
-    stems = [(*short, 1, 1), (*short, 2, 2), (*short, 3, *long, 1), (*short, 3, *long, 2)]
-    assert shared_prefixes(stems) == [(300, [0, 1]), (901, [2, 3])]
-
-
-def test_a_short_prefix_of_few_is_not_worth_its_upkeep():
-    stems = [(5,) * 40 + (n,) for n in range(7)]
-    assert shared_prefixes(stems) == [(0, [0, 1, 2, 3, 4, 5, 6])]
-    stems += [(5,) * 40 + (7,)]
-    assert shared_prefixes(stems) == [(40, list(range(8)))]
-
-
-def test_a_prefix_leaves_each_text_a_token_of_its_own():
-    stem = tuple(range(200))
-    assert shared_prefixes([stem, stem, (*stem, 5)]) == [(199, [0, 1, 2])]
-
-
 @given(texts, texts)
 def test_common_tokens_are_counted(first, second):
     assert shared_length(first, second) == len(commonprefix([first, second]))

@@ -1,8 +1,8 @@
 """Rows that are read end to end by a kernel say what rows read one at a time say."""
 
 import pytest
+import test_families as families
 import torch
-from choices import agree
 from kernel import slowly
 from test_decoding import PROMPTS, asks_for, masks, texts, truth  # noqa: F401
 
@@ -14,8 +14,6 @@ from caploc.engine.kernels import (
     attend_pairs,
     reads_ragged,
 )
-from worlds.alone import around
-from worlds.tiny import tiny
 
 
 @pytest.mark.parametrize("slots", [None, 3, 8])
@@ -27,8 +25,9 @@ def test_texts_are_those_of_single_rows(loaded, masks, truth, slots, by_kernel):
 
 @pytest.mark.usefixtures("short_prefixes")
 def test_scores_are_those_of_single_rows(by_kernel):
-    model = around(tiny("qwen2"))
-    agree(model, BatchEngine(model))
+    families.engine.cache_clear()  # before, one that chose without the kernel; then, the one here
+    families.test_log_probabilities_of_choices_are_those_of_plain_forward_passes("qwen2")
+    families.engine.cache_clear()
     assert by_kernel
 
 

@@ -70,9 +70,3 @@ def test_a_step_awaits_no_copy_and_starts_so_many_operations_a_layer(models, row
     assert few[WAITED] == many[WAITED] == 0
     assert many[STARTED] - few[STARTED] <= 2 * A_LAYER
     assert few[STARTED] - 2 * A_LAYER <= OUTSIDE
-
-
-@pytest.mark.parametrize("rows", [64, 256])
-def test_a_step_starts_as_many_operations_whatever_the_masks(models, rows):
-    counts = [counted(models[2], rows, masks).counts[STARTED] for masks in (1, 8, 32)]
-    assert len(set(counts)) == 1

@@ -95,52 +95,15 @@ def test_an_answer_is_over_with_the_first_token_after_which_its_text_has_a_stop_
     if whole:
         start, size = data.draw(st.tuples(st.integers(0, len(whole) - 1), st.integers(1, 5)))
         strings.append(whole[start : start + size])
-    ends = data.draw(st.sets(any_token, max_size=1))
+    ends = data.draw(st.sets(st.sampled_from(said) if said else any_token, max_size=1))
     limit = data.draw(st.integers(1, 30))
     stops = Stops(reader, strings, sorted(ends), limit)
     assert watched(stops, said) == brute(said, reader.decode, strings, ends, limit)
 
 
-@pytest.mark.parametrize(
-    ("text", "stop"),
-    [
-        ("ab ab\n\nba", "\n\n"),
-        ("ab. ab. a", ". a"),
-        ("a’ b€\n", "€\n"),
-        ("a𝄞 𝄞b", "𝄞"),
-        ("ab ba", "b b"),
-        ("ab ", "b "),
-    ],
-)
-@pytest.mark.parametrize("name", ["demo", "byte pairs", "pieces"])
-def test_stop_strings_of_several_tokens_and_of_several_bytes_are_seen(name, text, stop):
-    reader = tokenizer(name)
-    said = reader.encode(text, add_special_tokens=False)
-    count = watched(Stops(reader, [stop], [], 1000), said)
-    assert stop in reader.decode(said[:count])
-    assert stop not in reader.decode(said[: count - 1])
-
-
 def test_a_space_that_comes_with_the_next_word_ends_an_answer():
     assert watched(Stops(word_tokenizer(), ["w05 "], [], 9), [4, 5, 6, 7]) == 3
     assert words([4, 5, 6]).startswith("w04 w05 ")
-
-
-def test_an_end_token_may_be_a_stop_string_too():
-    reader = tokenizer("byte pairs")
-    said = [*reader.encode("ab", add_special_tokens=False), reader.eos_token_id, 5]
-    assert watched(Stops(reader, ["<end>"], [], 9), said) == len(said) - 1
-    assert watched(Stops(reader, [], [reader.eos_token_id], 9), said) == len(said) - 1
-    assert watched(Stops(reader, [], [], 9), said) is None
-
-
-def test_a_limit_ends_an_answer():
-    stops = Stops(tokenizer("demo"), [], [], 3)
-    assert [stops.over([7] * n) for n in (1, 2, 3, 4)] == [False, False, True, True]
-
-
-def test_an_empty_stop_string_stops_nothing_before_its_time():
-    assert not Stops(tokenizer("demo"), ["", "\n"], [], 9).over([70])
 
 
 def test_a_vocabulary_without_letters_has_its_plain_tokens_too():

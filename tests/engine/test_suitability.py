@@ -22,7 +22,7 @@ from caploc.engine.suitability import (
 )
 from caploc.tasks.task import Generate, LogLikelihood, options_json
 from worlds.alone import around, responses, said, scored, words
-from worlds.tiny import FAMILIES, GROUPED, build, random_tokens, tiny
+from worlds.tiny import GROUPED, build, random_tokens, tiny
 
 LIMIT = 6
 
@@ -115,7 +115,8 @@ def test_packed_rows_may_differ_as_much_as_plain_ones_do_by_rounding(dtype, pack
     assert gives_plain_logits(PackedModel(around(model), UNLIMITED)) == packs
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+# four that are packed, and one that fails the proof
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gpt_neox", "qwen3_moe", "bloom"])
 def test_the_proof_leaves_the_model_as_it_was(name):
     def hooks():
         gc.collect()  # the checks of shapes keep what was passed until then

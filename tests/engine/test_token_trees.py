@@ -61,6 +61,7 @@ def test_depths_and_trees_follow_from_the_parents(found):
         ancestors = [set(path(tree, place)) for place in range(len(tree.tokens))]
         assert tree.depths == [len(places) - 1 for places in ancestors]
         assert all(parent < place for place, parent in enumerate(tree.parents))
+        assert tree.parents.count(-1) == 1  # spans that begin differently are of different trees
         found_ancestors, one_line = (
             tree.ancestors(),
             torch.ones(2 * [len(ancestors)], dtype=torch.bool).tril(),
@@ -104,19 +105,3 @@ def test_what_comes_after_a_part_of_the_stem_reads_on(found, data):
             places = path(rest, ending.places[-1])
             assert [rest.tokens[place] for place in places] == list(span.inputs[count:])
             assert tuple(places[-len(span.continuation) :]) == ending.places
-
-
-def test_choices_share_their_context():
-    spans = [Span((1, 2, 3, n, 4), (n, 4, 9)) for n in (7, 8)]
-    (tree,) = merge_spans(spans)
-    assert tree.tokens == [1, 2, 3, 7, 4, 8, 4]
-    assert tree.parents == [-1, 0, 1, 2, 3, 2, 5]
-    assert tree.stem == 2  # the third token's prediction is scored
-    assert tree.depths == [0, 1, 2, 3, 4, 3, 4]
-
-
-def test_spans_that_begin_differently_are_different_passages():
-    assert [p.tokens for p in merge_spans([Span((1, 2), (5,)), Span((2, 2), (5,))])] == [
-        [1, 2],
-        [2, 2],
-    ]

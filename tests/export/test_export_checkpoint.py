@@ -13,9 +13,22 @@ from caploc.declaration import ModelOptions
 from caploc.errors import BadOption, ModelRefused
 from caploc.export import Export
 from caploc.models.loading import load_model
-from worlds.tiny import FAMILIES, left_padded, random_tokens, tiny, zeroed
+from caploc.models.projections import find_projections
+from worlds.alone import save
+from worlds.tiny import (
+    FAMILIES,
+    GROUPED,
+    OLD,
+    SHAPE,
+    build,
+    left_padded,
+    random_tokens,
+    tiny,
+    zeroed,
+)
 
 QUICK = {"gpt2", "llama"}
+WITH_BIAS = {"gpt2": OLD, "gpt_neox": SHAPE, "starcoder2": GROUPED | {"use_bias": True}}
 each_family = pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in FAMILIES]
 )
@@ -81,6 +94,29 @@ def test_nothing_but_the_columns_changes(written, tmp_path):
     name = "transformer.h.1.attn.c_proj.weight"
     assert [key for key in old if not torch.equal(old[key], new[key])] == [name]
     assert torch.equal(old[name][:24], new[name][:24]) and not new[name][24:].any()
+
+
+@pytest.mark.parametrize("name", WITH_BIAS)
+def test_every_bias_is_kept(name, tmp_path):
+    """Elsewhere it goes with the heads: ArthurConmy/Automatic-Circuit-Discovery 52."""
+    model = build(name, WITH_BIAS[name])
+    for projection in find_projections(model)[0]:
+        torch.nn.init.normal_(projection.bias)
+    base = save(tmp_path / "base", model)
+    export(base, tmp_path / "cut", [Head(0, n) for n in range(4)])
+    old, new = (load_file(folder / "model.safetensors") for folder in (base, tmp_path / "cut"))
+    (changed,) = (key for key in old if not torch.equal(old[key], new[key]))
+    assert changed.endswith("weight") and not new[changed].any()
+
+
+@torch.no_grad()
+def test_an_output_matrix_that_is_the_embedding_stays_it(tmp_path):
+    """Elsewhere one overwrites the other: huggingface/transformers 45127, LLaMA-Factory 10832."""
+    model, tokens = build("qwen2", GROUPED | {"tie_word_embeddings": True}), random_tokens(2, 9)
+    export(save(tmp_path / "base", model), tmp_path / "cut", [Head(0, 1)])
+    plain = AutoModelForCausalLM.from_pretrained(tmp_path / "cut").eval()
+    with caploc.knockout(model, ["L0H1"]):
+        assert torch.equal(logits(plain, tokens), logits(model, tokens))
 
 
 def test_what_belongs_to_the_model_goes_with_it_and_nothing_else(written, tmp_path):

@@ -88,7 +88,6 @@ def test_the_file_is_what_knockout_reads(finished, tmp_path):
     [
         ({"top": 0}, "--top must be 1 or more"),
         ({"top": 2, "heads": "L0H1"}, "give one of both"),
-        ({"kind": "gguf"}, "There is no --as 'gguf'. Known: checkpoint, heads"),
         ({"heads": ""}, "There is no head to export"),
         ({"heads": "L9H0"}, "There is no head L9H0: the model has layers L0 to L5"),
     ],

@@ -133,25 +133,8 @@ class Outcome:
 
 def stored(folder: Path) -> list[tuple[Any, ...]]:
     """Every row, with its question's digest; what took time is left out."""
-    database = sqlite3.connect(folder / "rows.sqlite")
-    try:
+    with closing(sqlite3.connect(folder / "rows.sqlite")) as database:
         return database.execute(ROWS).fetchall()
-    finally:
-        database.close()
-
-
-def count(folder: Path) -> int:
-    """How many rows there are, whoever writes them."""
-    path = folder / "rows.sqlite"
-    if not path.exists():
-        return 0
-    database = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
-    try:
-        return int(database.execute("SELECT count(*) FROM rows").fetchone()[0])
-    except sqlite3.OperationalError:  # no table yet
-        return 0
-    finally:
-        database.close()
 
 
 def wait_until(true: Callable[[], bool], process: Any = None, limit: float = LIMIT) -> bool:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from caploc.components import Heads
-from caploc.errors import BadOption, ModelBusy
+from caploc.errors import BadOption
 from caploc.models.cutting import MaskTable, PackedCut, knocked_out
 from caploc.models.hooks import temporary_hooks
 from caploc.models.projections import find_projections
@@ -138,17 +138,6 @@ def test_a_graph_compiled_before_is_cut_too():
         cut = logits(compiled, tokens)
     assert close(cut, logits(zeroed("llama", torch.float32, mask[0]), tokens), torch.float32)
     assert close(logits(compiled, tokens), intact, torch.float32)
-
-
-def test_another_thread_is_refused_and_the_owner_is_not(in_another_thread):
-    model = tiny("llama")
-    projections, grid = find_projections(model)
-    tokens, mask = random_tokens(1, 5), random_masks("llama", 2)[1:]
-    with knocked_out(projections, grid, mask):
-        with pytest.raises(ModelBusy, match="Another thread has knocked out heads"):
-            in_another_thread(logits, model, tokens)
-        logits(model, tokens)
-    in_another_thread(logits, model, tokens)
 
 
 def test_what_a_cut_head_hands_on_is_exactly_zero_be_it_infinite():

@@ -1,5 +1,7 @@
 """A model's fingerprint changes with whatever changes what is loaded."""
 
+import shutil
+
 import pytest
 
 from caploc.models.sources import folder_fingerprint
@@ -8,8 +10,8 @@ from worlds.tiny import GROUPED, build
 
 @pytest.fixture
 def model(tmp_path):
-    build("llama", GROUPED).save_pretrained(tmp_path)
-    return tmp_path
+    build("llama", GROUPED).save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
 
 
 @pytest.mark.parametrize(
@@ -32,5 +34,6 @@ def test_it_follows_every_file_that_is_loaded(model, name):
 @pytest.mark.parametrize("name", ["README.md", "chat_template.jinja", "digest.txt"])
 def test_it_does_not_follow_what_is_not_loaded_or_is_in_the_prompt(model, name):
     before = folder_fingerprint(model)
+    assert folder_fingerprint(shutil.copytree(model, model.with_name("elsewhere"))) == before
     (model / name).write_text("other")
     assert folder_fingerprint(model) == before

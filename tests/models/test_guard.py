@@ -98,7 +98,7 @@ def test_a_tokenizer_without_an_end_takes_the_models(load, tmp_path):
     assert loaded.tokenizer.eos_token == "w7"
 
 
-@each_way
+@pytest.mark.parametrize(("load", "engine"), [(by_name, "packed"), (by_hand, "plain")])
 @pytest.mark.parametrize(
     "settings",
     [
@@ -112,7 +112,6 @@ def test_a_tokenizer_without_an_end_takes_the_models(load, tmp_path):
     ],
     ids=lambda settings: next(iter(settings)),
 )
-@pytest.mark.parametrize("engine", ["packed", "plain"])
 def test_settings_of_generation_in_the_checkpoint_change_no_answer(
     load, settings, engine, tmp_path
 ):

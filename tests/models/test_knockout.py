@@ -110,7 +110,7 @@ def test_another_thread_is_refused_whatever_it_does(in_another_thread):
 
     with knockout(model, ["L0H1"]):
         for call in (knock_out_here, lambda: logits(model)):
-            with pytest.raises(ModelBusy):
+            with pytest.raises(ModelBusy, match="Another thread has knocked out heads"):
                 in_another_thread(call)
         assert torch.allclose(logits(model), expected("L0H1"), atol=1e-5)
     assert torch.allclose(in_another_thread(knock_out_here), expected("L1H0"), atol=1e-5)

@@ -15,6 +15,7 @@ from caploc.models import loading, sources
 from caploc.models.devices import pick_device
 from caploc.models.knockout import knockout
 from caploc.models.loading import choose_weights, load_model, load_tokenizer
+from caploc.models.sources import folder_fingerprint
 from worlds.alone import save
 from worlds.tiny import GROUPED, LAYERS, MAMBA, build
 
@@ -47,6 +48,7 @@ def test_a_folder_is_loaded_proved_and_ready(folder):
     assert not loaded.model.training
     assert not any(parameter.requires_grad for parameter in loaded.model.parameters())
     assert loaded.tokenizer("w05 w09")["input_ids"] == [5, 9]
+    assert loaded.fingerprint == folder_fingerprint(folder)
 
 
 @pytest.mark.parametrize(
@@ -73,18 +75,6 @@ def test_a_loaded_model_can_be_knocked_out(folder):
         assert not torch.allclose(loaded.model(input_ids=tokens).logits, intact, atol=1e-3)
 
 
-def test_the_fingerprint_follows_weights_and_config_and_not_the_place(folder, tmp_path):
-    first = load_model(str(folder)).fingerprint
-    copy = shutil.copytree(folder, tmp_path / "elsewhere")
-    assert load_model(str(copy)).fingerprint == first
-    weights = load_file(folder / "model.safetensors")
-    weights["model.layers.0.self_attn.o_proj.weight"][0, 0] += 1
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    assert load_model(str(folder)).fingerprint != first
-    edit_config(copy, rms_norm_eps=1e-5)
-    assert load_model(str(copy)).fingerprint != first
-
-
 def test_the_grid_is_known_without_weights(folder):
     (folder / "model.safetensors").write_bytes(b"never read")
     assert choose_weights(str(folder)).check().heads_per_layer == (4,) * LAYERS
@@ -101,36 +91,11 @@ def test_a_tokenizers_own_padding_and_side_are_kept(tmp_path):
     assert (tokenizer.pad_token, tokenizer.padding_side) == ("w02", "right")
 
 
-@pytest.mark.parametrize(
-    "refuse", [lambda name, **how: choose_weights(name, **how).check(), load_model]
-)
-@pytest.mark.parametrize(
-    ("options", "error", "words"),
-    [
-        ({"device": "cuda"}, BadOption, "There is no device 'cuda' here; choose auto, "),
-        ({"device": "toaster"}, BadOption, "There is no device 'toaster' here"),
-        ({"dtype": "flot16"}, UnknownName, "Did you mean 'float16'. Known: auto, bfloat16"),
-        ({"revision": "main"}, BadOption, "is a folder, which has no revisions"),
-    ],
-)
-def test_options_outside_what_is_allowed_are_refused(
-    folder, monkeypatch, refuse, options, error, words
-):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    with pytest.raises(error, match=words):
-        refuse(str(folder), **options)
-
-
 @pytest.mark.parametrize("name", ["./nowhere", "/no/such/place", "a/b/c", "two words", ""])
 def test_an_unknown_folder_is_refused(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UnknownName, match="There is no folder .* `caploc models` lists"):
         choose_weights(name).check()
-
-
-def test_a_file_is_refused(folder):
-    with pytest.raises(BadOption, match="is a file; give the folder it is in"):
-        choose_weights(str(folder / "model.safetensors")).check()
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,18 @@ BARE = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-@pytest.mark.parametrize("name", FAMILIES)
+QUICK = {"llama", "gpt2", "mixtral", "deepseek_v3", "qwen3_next, gated attention"}
+
+
+def families():
+    """Every family in both types, all but a few quick ones in bfloat16 slow."""
+    for name in FAMILIES:
+        yield pytest.param(name, torch.float32, id=name)
+        slow = [] if name in QUICK else [pytest.mark.slow]
+        yield pytest.param(name, torch.bfloat16, id=f"{name}, bfloat16", marks=slow)
+
+
+@pytest.mark.parametrize(("name", "dtype"), [*families()])
 def test_every_family_passes_and_layers_that_mix_tokens_without_heads_are_named(name, dtype):
     model = tiny(name, dtype)
     found = prove_heads(model, *find_projections(model))

@@ -14,8 +14,6 @@ from caploc.models.projections import find_projections
 from caploc.models.proof import columns_zeroed, inputs_zeroed
 from worlds.tiny import GROUPED, build, tiny
 
-HEADS = 4
-
 
 @pytest.fixture(autouse=True)
 def unwritable(monkeypatch):

@@ -1,7 +1,6 @@
 """Small runs on the demo model that several modules of tests start from, each made once."""
 
 from contextlib import contextmanager
-from dataclasses import replace
 from shutil import copytree
 
 import pytest
@@ -31,7 +30,6 @@ TUNED = Enhancing(
     draws=5,
     limit=2,
 )
-FEW = replace(TUNED, arms=("none", "located"))  # without the draws, which take most of the time
 SOURCES, MADE = {}, {}
 
 

@@ -5,7 +5,7 @@ from html import unescape
 
 import numpy as np
 import pytest
-from planted_models import SHARING, TWO
+from planted_models import TWO
 
 from caploc.neurons import finding
 from caploc.neurons.locating import locate
@@ -89,16 +89,6 @@ def test_a_run_that_was_stopped_ends_like_one_that_was_not(
     result, _ = locate(study(planted(TWO)), tmp_path / "run", again)
     assert without_cost(result) == without_cost(expected)
     assert again.rows == 0
-
-
-def test_shared_neurons_show_across_tasks(planted, tmp_path, undrawn):
-    model = planted(SHARING)
-    alike = dict.fromkeys(model.tasks, "sense")
-    result, exhibits = locate(study(model), tmp_path, kinds=alike)
-    assert result.cohesion.same_kind == pytest.approx(3 / 9)
-    assert result.overlaps.rates["largest"][0][1] == pytest.approx(3 / 9)
-    assert [task.across.mean for task in result.tasks] == pytest.approx([3 / 9, 3 / 9])
-    assert [row[1:] for row in exhibits[-1].rows] == [["1.000", "0.333"], ["0.333", "1.000"]]
 
 
 def test_a_single_task_has_no_other_to_be_held_against(planted, tmp_path):

@@ -11,10 +11,9 @@ from caploc.errors import ModelRefused
 from caploc.models.cutting import knocked_out
 from caploc.models.proof import columns_zeroed
 from caploc.neurons.model import find_sites, prove, unread_weights
-from worlds.tiny import FAMILIES, ROUTED, WITH_NEURONS, count_hooks, random_tokens, tiny
+from worlds.tiny import ROUTED, WITH_NEURONS, count_hooks, random_tokens, tiny
 
 WITHOUT = "nemotron_h, attention beside state spaces"  # its two layers have no feed-forward block
-WIDE = {"gpt2", "bloom", "gptj", "gpt_bigcode"} | {n for n in FAMILIES if n.startswith("falcon")}
 
 
 @pytest.mark.parametrize("name", WITH_NEURONS)

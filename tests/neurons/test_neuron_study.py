@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from caploc.declaration import ModelOptions
-from caploc.errors import CaplocError, UnknownName, UserError
+from caploc.errors import CaplocError, UserError
 from caploc.neurons.options import Attribution, Erasing, NeuronStudy, Rule
 from caploc.neurons.study import open_study, read_study
 from caploc.options import TaskOptions
@@ -30,21 +30,6 @@ def nothing_is_loaded(monkeypatch):
 
     monkeypatch.setattr("caploc.models.loading.load_model", refuse)
     monkeypatch.setattr("caploc.tasks.catalog.load_task", refuse)
-
-
-@pytest.mark.parametrize(
-    ("changes", "error", "sentence"),
-    [
-        ({"tasks": ("demo/adition",)}, UnknownName, "Did you mean 'demo/addition'?"),
-        ({"model": ModelOptions(DEMO, dtype="float64")}, UnknownName, "no dtype 'float64'"),
-    ],
-    ids=lambda value: ", ".join(value) if isinstance(value, dict) else "",
-)
-def test_every_mistake_is_one_sentence_before_anything_is_loaded(changes, error, sentence):
-    with pytest.raises(error) as refused:
-        replace(STUDY, **changes).check()
-    assert sentence in str(refused.value)
-    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from hypothesis.extra.numpy import arrays
 from scipy import stats
 
 from caploc.errors import BadData, BadOption
+from caploc.neurons.options import Rule
 from caploc.neurons.threshold import above, best
 
 SIGMAS = (3.0, 4.0, 5.0, 6.0, 8.0)
@@ -99,3 +100,11 @@ def test_a_sigma_that_is_no_threshold_is_refused(sigma):
 def test_a_share_that_is_none_is_refused(share):
     with pytest.raises(BadOption, match="above 0 and at most 1"):
         best(np.arange(5.0), share)
+
+
+def test_normalised_no_example_outweighs_the_others():
+    scores = np.zeros((3, 180))
+    scores[0, 7], scores[1:, 9] = 1000, 1
+    for rule, column in ((Rule(normalised=False), 7), (Rule(share=1 / 180, normalised=True), 9)):
+        chosen = rule.choose(rule.moments(180).added(scores))
+        assert np.flatnonzero(chosen).tolist() == [column]

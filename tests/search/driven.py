@@ -10,7 +10,6 @@ from caploc.search import Found, Plan, Problem
 from worlds.simulate import World
 
 SEARCHED, FRESH = range(200), range(200, 500)  # examples to search on, and for the check
-ELSEWHERE = range(24)  # examples of another task
 
 
 @dataclass

@@ -88,6 +88,14 @@ class TestEveryMethod:
         assert {plan.probe for plan in run.plans} == {"task"}
 
 
+@pytest.mark.parametrize("name", ["css", "csb", "css-search", "csb-search"])
+def test_another_seed_draws_other_masks(name):
+    world = World.planted(16, 2, drop=0.3, seed=2)
+    runs = (drive(search(name, world, seed=seed), inside(world)) for seed in (5, 6))
+    one, other = (run.plans[1].masks for run in runs)
+    assert one.shape == other.shape and (one != other).any()
+
+
 def test_plans_say_what_they_are_for():
     world = breaking(24, [2])
     run = drive(search("scan", world), inside(world))

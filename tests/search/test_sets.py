@@ -62,7 +62,7 @@ class TestTheMostDamagingSet:
         """On average over worlds: the set's own damage, against five heads that are first alone."""
         ours, theirs = [], []
         for seed in range(6):
-            world = World.of_kind("real", seed=seed, layers=8, width=16)
+            world = World.real(seed=seed, layers=8, width=16)
             asked = problem(world.heads, signal="task.likelihood", goal="set", seed=seed)
             ours.append(
                 world.damage_of(drive(METHODS["scan"].search(asked), inside(world)).found.chosen)

