@@ -124,7 +124,7 @@ def interruptible(kept: str = KEPT) -> Iterator[None]:
 
     def press(number: int, frame: FrameType | None) -> None:
         pressed.append(number)
-        interrupt(number, frame)
+        interrupt(number, frame, f"{STOPPED[number][1]} {kept}")
 
     here = threading.current_thread() is threading.main_thread()
     ignored = [each for each in STOPPED if signal.getsignal(each) == signal.SIG_IGN]

@@ -19,14 +19,14 @@ def importing(frame: FrameType | None) -> bool:
     return False
 
 
-def interrupt(number: int, frame: FrameType | None) -> None:
+def interrupt(number: int, frame: FrameType | None, said: str = "Stopped.") -> None:
     """Handle a signal: end at once while a module is imported, raise KeyboardInterrupt otherwise.
 
     C++ code that runs Python while it initializes (as torch and matplotlib do) aborts the process
     or reports something else when that Python raises.
     """
     if importing(frame):
-        os.write(2, b"Stopped.\n")
+        os.write(2, f"{said}\n".encode())
         os._exit(128 + number)
     raise KeyboardInterrupt
 

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from caploc.console import KEPT
 from worlds import DEMO
 
 # Ctrl-C is heard though the tests run in the background, and comes when Python itself has started.
@@ -41,18 +42,31 @@ def test_ctrl_c_pressed_on_prints_no_traceback(tmp_path, wait):
 IMPORTING = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
+from contextlib import nullcontext
+from caploc.console import interruptible
 from caploc.process import install_interrupt
 install_interrupt()
-try:
-    import interrupted
-except BaseException:
-    raise ImportError("initialization failed") from None
+with {block}:
+    try:
+        import interrupted
+    except BaseException:
+        raise ImportError("initialization failed") from None
 """
 
 
-def test_ctrl_c_during_an_import_ends_the_process_at_once(tmp_path):
-    (tmp_path / "interrupted.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\n")
+@pytest.mark.parametrize(
+    ("block", "number", "said"),
+    [
+        ("nullcontext()", signal.SIGINT, "Stopped."),
+        ("interruptible()", signal.SIGINT, f"Stopped. {KEPT}"),
+        ("interruptible()", signal.SIGTERM, f"Terminated. {KEPT}"),
+    ],
+)
+def test_a_signal_during_an_import_ends_the_process_at_once(tmp_path, block, number, said):
+    source = f"import signal\nsignal.raise_signal({int(number)})\n"
+    (tmp_path / "interrupted.py").write_text(source)
+    script = IMPORTING.replace("{block}", block)
     done = subprocess.run(
-        [sys.executable, "-c", IMPORTING], capture_output=True, text=True, cwd=tmp_path
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path
     )
-    assert (done.returncode, done.stderr) == (130, "Stopped.\n")
+    assert (done.returncode, done.stderr) == (128 + number, f"{said}\n")
