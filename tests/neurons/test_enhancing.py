@@ -12,9 +12,8 @@ from small_runs import STUDY, TASKS, TUNED, counted, lasting, located, quick, tu
 from caploc.errors import UserError
 from caploc.neurons import enhancing
 from caploc.neurons import study as studies
-from caploc.neurons.chance import FEWEST
 from caploc.neurons.enhancing import GOLD, enhance_located, enhance_tasks
-from caploc.neurons.options import Enhancing
+from caploc.neurons.options import FEWEST, Enhancing
 from caploc.neurons.study import open_study
 
 pytestmark = pytest.mark.slow  # whole studies

@@ -25,11 +25,11 @@ from scipy import stats
 
 from caploc.components import Grid
 from caploc.errors import BadOption
+from caploc.neurons.options import FEWEST
 from caploc.neurons.stats import Interval, JsonRecord, paired_interval
 from caploc.neurons.threshold import Chosen, Sets, blocks
 
 SMALLEST = np.finfo(float).tiny  # chances below it are dropped: no sum of them shows
-FEWEST = 5  # random draws from which a standard deviation is taken; 20 are better
 AnyGrid = Grid[Any]
 Effects = Float64[np.ndarray, " items"]
 DrawnEffects = Float64[np.ndarray, "draws items"]

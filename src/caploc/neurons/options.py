@@ -8,7 +8,6 @@ from pydantic import AfterValidator, Field
 
 from caploc.declaration import ModelOptions
 from caploc.errors import BadOption
-from caploc.neurons.chance import FEWEST
 from caploc.neurons.threshold import SIGMA, Chosen, Moments, above, best
 from caploc.options import Option, TaskOptions, one_of, record, rise
 from caploc.registries import Registry
@@ -43,6 +42,7 @@ TUNED = {
 }
 USUAL = tuple(name for name in TUNED if name != "full")  # whose memory grows with the model
 
+FEWEST = 5  # random draws from which a standard deviation is taken; 20 are better
 Share = Annotated[float, Gt(0), Le(1)]
 Sigma = Annotated[float, Gt(0), Field(allow_inf_nan=False)]
 Draws = Annotated[

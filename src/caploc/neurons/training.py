@@ -23,10 +23,10 @@ from caploc.designs import generator
 from caploc.engine.encoding import Span
 from caploc.errors import BadData, BadOption, RunFailed, pick
 from caploc.files import digest
-from caploc.neurons.chance import FEWEST, random_sets
+from caploc.neurons.chance import random_sets
 from caploc.neurons.engine import Batch, Batcher, gold_logprobs, gold_means
 from caploc.neurons.model import Chosen
-from caploc.neurons.options import RANDOM, TUNED, TuningRecipe
+from caploc.neurons.options import FEWEST, RANDOM, TUNED, TuningRecipe
 from caploc.neurons.result import TuningFit
 from caploc.neurons.weights import (
     Tunable,
