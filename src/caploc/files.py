@@ -16,13 +16,12 @@ from safetensors import SafetensorError
 
 from caploc.errors import BadData, StoreFailed
 
-COMPACT = (",", ":")
 BEYOND = "\0"  # no column's name: fields of a row that the header has no name for
 
 
-def digest(asked: dict[str, Any], separators: tuple[str, str] | None = None) -> str:
+def digest(asked: dict[str, Any]) -> str:
     """Name what is asked in a few characters, equal on every machine."""
-    text = json.dumps(asked, sort_keys=True, separators=separators)
+    text = json.dumps(asked, sort_keys=True)
     return blake2b(text.encode(), digest_size=16).hexdigest()
 
 

@@ -116,10 +116,6 @@ class Meter:
 
     def ask(self, todo: Sequence[OpenRow], progress: Progress) -> None:
         """Have open rows answered, and store each the moment its batch ends."""
-        found = self.store.load(self.question, [key for key, _ in todo])  # by another study
-        self.known |= found
-        progress.advance(len(found), 0)
-        todo = [row for row in todo if row[0] not in found]
         waiting = [Waiting(key, example) for key, (_, example) in todo]
         asks = list(asks_of(self.task, self.sources, [row for _, row in todo]))
         for ask in asks:

@@ -9,7 +9,7 @@ from caploc import designs
 from caploc.components import Mask
 from caploc.engine.api import Ask, Source
 from caploc.errors import BadOption
-from caploc.files import COMPACT, digest
+from caploc.files import digest
 from caploc.options import MEAN, PATCH, RESAMPLE, ZERO, Mode
 from caploc.tasks.task import Request, Task, prompt_of
 
@@ -126,4 +126,4 @@ class Intervention:
 
 def _digest(task: Task, examples: Iterable[int]) -> str:
     keys = [task.key(example) for example in examples]
-    return digest({"task": task.version, "examples": keys}, COMPACT)
+    return digest({"task": task.version, "examples": keys})

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from caploc.cli import app
 from caploc.engine.encoding import chat_template
 from caploc.errors import CaplocError, ModelRefused
-from caploc.files import COMPACT, digest
+from caploc.files import digest
 from caploc.models.loading import choose_weights, load_model, load_tokenizer
 from caploc.neurons.finding import score_cache
 from worlds.planted import Planted, write_planted
@@ -68,7 +68,7 @@ def test_a_pickle_on_the_neurons_shelf_is_not_opened(tmp_path, canary):
     objects = np.empty(1, object)
     objects[0] = Canary(canary)
     (tmp_path / "scores").mkdir()
-    np.savez(tmp_path / "scores" / f"{digest({'a': 1}, COMPACT)}.npz", objects=objects)
+    np.savez(tmp_path / "scores" / f"{digest({'a': 1})}.npz", objects=objects)
 
     def measured():
         raise ModelRefused("measured anew")

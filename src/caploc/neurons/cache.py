@@ -10,7 +10,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from caploc.errors import StoreFailed
-from caploc.files import COMPACT, digest, whole_path, writing
+from caploc.files import digest, whole_path, writing
 from caploc.neurons.threshold import Moments
 
 # What NumPy raises for arrays that are not what they say.
@@ -52,4 +52,4 @@ class ArrayCache:
         return measured
 
     def place(self, asked: dict[str, Any]) -> Path:
-        return self.folder / f"{digest(asked, COMPACT)}.npz"
+        return self.folder / f"{digest(asked)}.npz"

@@ -11,10 +11,9 @@ that was stored. `reading` only reads, also while a run writes.
 import json
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
-from itertools import chain
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -72,17 +71,11 @@ class Store:
             (number,) = self.database.execute(find, (digest,)).fetchone()
         return int(number)
 
-    def load(self, question: int, keys: Iterable[tuple[bytes, str]] | None = None) -> Known:
-        """Return a question's rows by mask and example: all, or those of the keys.
-
-        Raises StoreFailed if the file cannot be read.
-        """
+    def load(self, question: int) -> Known:
+        """Return a question's rows by mask and example; raises StoreFailed."""
         every = f"SELECT {FIELDS} FROM rows WHERE question = ?"  # noqa: S608  (own columns)
-        one = f"{every} AND mask = ? AND example = ?"
-        asked = [(every, ())] if keys is None else ((one, key) for key in keys)
         with guarded(self.path):
-            found = (self.database.execute(ask, (question, *key)) for ask, key in asked)
-            return {row[:2]: as_row(row) for row in chain.from_iterable(found)}
+            return {row[:2]: as_row(row) for row in self.database.execute(every, (question,))}
 
     def add(self, question: int, rows: Sequence[Row]) -> None:
         """Keep rows, all or none; on return they survive the end of the process.

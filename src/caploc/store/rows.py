@@ -7,7 +7,6 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from jaxtyping import Int
 
 from caploc.components import Mask
 from caploc.errors import BadData
+from caploc.files import digest
 
 BITS_ALWAYS = 1024  # bytes; no model has more than so many attention heads
 COLUMNS = b"c"  # what a mask written as its columns begins with
@@ -35,8 +35,7 @@ class Question:
 
     def digest(self) -> str:
         """Same question, same digest, on every machine, at any time."""
-        canonical = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
-        return blake2b(canonical.encode(), digest_size=16).hexdigest()
+        return digest(asdict(self))
 
 
 @dataclass(frozen=True, slots=True)
