@@ -25,7 +25,7 @@ to head h is the convention of every model in transformers, and follows from hea
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
@@ -74,24 +74,11 @@ def prove_heads(
     """
     with resting(model, seed) as (tokens, intact):
         _prove_attention(model, projections, tokens)
-        empty = torch.zeros(1, grid.size, dtype=torch.bool)
-        with knocked_out(projections, grid, empty, every_layer=True):
-            if not torch.equal(logits_of(model, tokens), intact):
-                raise ModelRefused(
-                    f"{type(model).__name__} gives other logits when no head is knocked out but "
-                    "its projections are hooked, or from one run to the next."
-                )
-        zeroed = columns_zeroed
-        if not all(is_writable(module) for *_, module in list_sites(projections, grid)):
-            zeroed = inputs_zeroed
-        proof = CutProof(
-            projections,
-            grid,
-            zeroed,
-            lambda mask: ", ".join(map(str, grid.named(mask.numpy()))) or "no head",
-            "the attention's outputs",
-        )
-        proof.hold(masks_to_prove(grid, seed), model, tokens, intact)
+        prove_cut(
+            model, projections, grid, masks_to_prove(grid, seed), tokens, intact,
+            named=lambda mask: ", ".join(map(str, grid.named(mask.numpy()))) or "no head",
+            outputs="the attention's outputs",
+        )  # fmt: skip
         return find_uncovered(model, projections, grid, tokens)
 
 
@@ -228,56 +215,55 @@ def name_layers(numbers: Sequence[int]) -> str:
     return f"layer{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
 
 
-@dataclass(frozen=True)
-class CutProof:
-    """A cut by masks held against the weights that read the cut parts set to zero.
+def prove_cut(  # noqa: PLR0913  (a model, what is cut of it, and how it is told)
+    model: PreTrainedModel,
+    projections: Projections,
+    grid: Grid,
+    masks: Bool[Tensor, "rows parts"],
+    tokens: Tokens,
+    intact: Logits,
+    *,
+    named: Callable[[Tensor], str],
+    outputs: str,
+) -> None:
+    """Show that each row equals the model with its parts' weights at zero, read in both ways.
 
-    `zeroed` sets them for a block, `named` tells a mask's parts, and `outputs` what the projections
-    should be.
+    Those are one pass, whose `intact` logits are given, and single tokens from kept keys. `named`
+    tells a mask's parts, and `outputs` what the projections should be. Raises ModelRefused if rows
+    differ, if a cut changes nothing, or an empty one something.
     """
-
-    projections: Projections
-    grid: Grid
-    zeroed: Callable[[Projections, Grid, Tensor], AbstractContextManager[None]]
-    named: Callable[[Tensor], str]
-    outputs: str
-
-    def hold(
-        self,
-        masks: Bool[Tensor, "rows parts"],
-        model: PreTrainedModel,
-        tokens: Tokens,
-        intact: Logits,
-    ) -> None:
-        """Show that each row equals the model with its parts' weights at zero, read in both ways.
-
-        Those are one pass, whose `intact` logits are given, and single tokens from kept keys.
-        Raises ModelRefused if rows differ, or a cut changes nothing.
-        """
-        steps = partial(step_logits, model, tokens)
-        for read, before in ((partial(logits_of, model, tokens), intact), (steps, steps())):
-            with knocked_out(self.projections, self.grid, masks):
-                cut = read()
-            for row, mask in enumerate(masks):
-                truth = before[row]
-                if bool(mask.any()):
-                    with self.zeroed(self.projections, self.grid, mask):
-                        truth = read()[row]
-                effect = root_mean_square(truth - before[row])
-                if bool(mask.any()) and not effect > 0:
-                    raise ModelRefused(
-                        f"{type(model).__name__}: knocking out {self.named(mask)} leaves the "
-                        "logits as they are, so that the projections found cannot be "
-                        f"{self.outputs}."
-                    )
-                error = root_mean_square(cut[row] - truth)
-                scale = effect if bool(mask.any()) else root_mean_square(before[row])
-                if not error <= tolerance(model) * scale:
-                    raise ModelRefused(
-                        f"{type(model).__name__}: with {self.named(mask)} knocked out by a mask "
-                        "the logits differ from those with their weights set to zero, by "
-                        f"{error / scale:.2g} of the knockout's effect."
-                    )
+    kind = type(model).__name__
+    with knocked_out(projections, grid, torch.zeros_like(masks[:1]), every_layer=True):
+        if not torch.equal(logits_of(model, tokens), intact):
+            raise ModelRefused(
+                f"{kind} gives other logits when nothing is knocked out but {outputs} are hooked, "
+                "or from one run to the next."
+            )
+    writable = all(is_writable(module) for *_, module in list_sites(projections, grid))
+    zeroed = columns_zeroed if writable else inputs_zeroed
+    steps = partial(step_logits, model, tokens)
+    for read, before in ((partial(logits_of, model, tokens), intact), (steps, steps())):
+        with knocked_out(projections, grid, masks):
+            cut = read()
+        for row, mask in enumerate(masks):
+            truth = before[row]
+            if bool(mask.any()):
+                with zeroed(projections, grid, mask):
+                    truth = read()[row]
+            effect = root_mean_square(truth - before[row])
+            if bool(mask.any()) and not effect > 0:
+                raise ModelRefused(
+                    f"{kind}: knocking out {named(mask)} leaves the logits as they are, so that "
+                    f"the projections found cannot be {outputs}."
+                )
+            error = root_mean_square(cut[row] - truth)
+            scale = effect if bool(mask.any()) else root_mean_square(before[row])
+            if not error <= tolerance(model) * scale:
+                raise ModelRefused(
+                    f"{kind}: with {named(mask)} knocked out by a mask the logits differ from "
+                    f"those with their weights set to zero, by {error / scale:.2g} of the "
+                    "knockout's effect."
+                )
 
 
 def tolerance(model: PreTrainedModel) -> float:

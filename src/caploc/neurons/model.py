@@ -28,7 +28,7 @@ from transformers.pytorch_utils import Conv1D
 
 from caploc.components import Component, Grid
 from caploc.errors import ModelRefused
-from caploc.models.cutting import Projections, knocked_out, list_sites
+from caploc.models.cutting import Projections, list_sites
 from caploc.models.hooks import temporary_hooks
 from caploc.models.loading import CutModel
 from caploc.models.placement import is_whole
@@ -44,13 +44,11 @@ from caploc.models.projections import (
 )
 from caploc.models.proof import (
     Call,
-    CutProof,
-    columns_zeroed,
-    inputs_zeroed,
     is_writable,
     logits_of,
     masks_to_prove,
     name_layers,
+    prove_cut,
     resting,
 )
 
@@ -192,27 +190,14 @@ def prove(
 
     The model is left as it was: weights, hooks and training mode.
     """
-    writable = all(is_writable(module) for *_, module in list_projections(projections))
-    zeroed = columns_zeroed if writable else inputs_zeroed
-    proof = CutProof(
-        projections,
-        grid,
-        zeroed,
-        lambda mask: f"{int(mask.sum())} neurons",
-        "the feed-forward outputs",
-    )
     with resting(model, seed) as (tokens, intact):
         _prove_one_position(model, projections, tokens)
-        empty = torch.zeros(1, grid.size, dtype=torch.bool)
-        with knocked_out(projections, grid, empty, every_layer=True):
-            if not torch.equal(logits_of(model, tokens), intact):
-                raise ModelRefused(
-                    f"{type(model).__name__} gives other logits when no neuron is knocked out but "
-                    "its feed-forward outputs are hooked, or from one run to the next."
-                )
-        if not writable:
+        prove_cut(
+            model, projections, grid, masks_to_prove(grid, seed, SHARE), tokens, intact,
+            named=lambda mask: f"{int(mask.sum())} neurons", outputs="the feed-forward outputs",
+        )  # fmt: skip
+        if not all(is_writable(module) for *_, module in list_projections(projections)):
             _prove_gradients(model, projections, tokens)
-        proof.hold(masks_to_prove(grid, seed, SHARE), model, tokens, intact)
 
 
 def _prove_one_position(
