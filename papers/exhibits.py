@@ -77,11 +77,6 @@ def drawn(values: Sequence[float], digits: int = 3) -> Value:
     return Value(mean, digits=digits, ends=ends)
 
 
-def of_draws(found: Sequence[Mapping[str, Any]]) -> Value:
-    """Take a mean's interval, or of several draws their means."""
-    return interval(found[0]) if len(found) == 1 else drawn([each["mean"] for each in found])
-
-
 @dataclass(frozen=True)
 class Exhibit:
     """A filled table; a figure has a chart too."""

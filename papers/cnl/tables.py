@@ -11,7 +11,7 @@ from typing import Any
 from caploc.neurons.enhancing import GOLD, METRIC
 from papers.cnl.editing import MEASURES as EDITED
 from papers.cnl.fidelity import ARMS
-from papers.exhibits import NOTHING, Exhibit, Value, drawn, interval, of_draws
+from papers.exhibits import NOTHING, Exhibit, Value, drawn, interval
 
 Found = Mapping[str, Any]
 AGREE = 0.6  # overlap by the larger set, or share of profiles that peak in one layer
@@ -57,16 +57,6 @@ def located(agreement: Found, margin: Found) -> str:
     if agreement["high"] < AGREE or margin["high"] < 0:
         return "no"
     return "yes" if agreement["low"] >= AGREE and margin["low"] > 0 else "open"
-
-
-def changes_by_arm(result: Found, task: str, measure: str) -> dict[str, list[Any]]:
-    """List the changes of each arm's draws on a task, as far as they were measured."""
-    found: dict[str, list[Any]] = {}
-    for arm in result["arms"]:
-        for each in arm["changes"]:
-            if (each["task"], each["measure"]) == (task, measure):
-                found.setdefault(arm["arm"], []).append(each)
-    return found
 
 
 def show_sets(main: Found) -> Iterator[Exhibit]:
@@ -143,30 +133,40 @@ def show_yardstick(yardstick: Mapping[str, Found]) -> Iterator[Exhibit]:
 
 
 def show_tuning(enhanced: Mapping[str, Mapping[str, Found]]) -> Iterator[Exhibit]:
-    """Show what each arm gained, seed by seed."""
+    """Show what each arm gained on its own task: a row for each seed and draw."""
     rows = []
-    runs = ((seed, task, found) for seed, each in enhanced.items() for task, found in each.items())
-    for seed, task, result in runs:
-        parameters = {arm["arm"]: arm["fit"]["parameters"] for arm in result["arms"] if arm["fit"]}
-        score = changes_by_arm(result, task, METRIC)
-        for arm, gold in changes_by_arm(result, task, GOLD).items():
-            if arm != "none":
-                rows.append(
-                    {
-                        "task": task,
-                        "seed": seed,
-                        "tuned": f"{arm}, {len(gold)} draws" if len(gold) > 1 else arm,
-                        "parameters": parameters.get(arm),
-                        "score before": Value(score[arm][0]["before"]),
-                        "score gained": of_draws([each["change"] for each in score[arm]]),
-                        "nats gained": of_draws([each["change"] for each in gold]),
-                    }
-                )
+    for seed, task, arm in (
+        (seed, task, arm)
+        for seed, each in enhanced.items()
+        for task, result in each.items()
+        for arm in result["arms"]
+        if arm["fit"]
+    ):
+        score, gold = (
+            change
+            for measure in (METRIC, GOLD)
+            for change in arm["changes"]
+            if (change["task"], change["measure"]) == (task, measure)
+        )
+        rows.append(
+            {
+                "task": task,
+                "seed": seed,
+                "tuned": arm["arm"],
+                "draw": arm["draw"],
+                "neurons": arm["neurons"],
+                "rate": arm["fit"]["rate"],
+                "at the grid's edge": "yes" if arm["fit"]["at_edge"] else "no",
+                "score before": Value(score["before"]),
+                "score gained": interval(score["change"]),
+                "nats gained": interval(gold["change"]),
+            }
+        )
     note = (
-        "On held-out examples, with 95 % intervals; of draws the mean, the least and the most. "
-        "Each arm has the learning rate that is best for it on other examples."
+        "On held-out examples, with 95 % intervals. A first draw has the learning rate that is "
+        "best for it on other examples, the others the better of that and the next lower one."
     )
-    yield Exhibit.of("tuning", "Learn best?", rows, [note])
+    yield Exhibit.of("tuned", "Learn best?", rows, [note])
 
 
 def show_fidelity(fidelity: Mapping[str, Found]) -> Iterator[Exhibit]:

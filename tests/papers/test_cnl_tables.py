@@ -64,13 +64,14 @@ def tuned(gains):
     """One seed's result for task a, by arm and draws."""
     arms = []
     for arm, draws in gains.items():
-        for gain in draws:
+        for draw, gain in enumerate(draws):
             changes = [
                 {"task": "a", "measure": m, "before": 0.4, "after": 0.4 + gain,
                  "change": interval(gain)}
                 for m in ("metric", "gold log-probability")
             ]  # fmt: skip
-            arms.append({"arm": arm, "fit": {"parameters": 1000}, "changes": changes})
+            fit = {"rate": 0.003, "at_edge": arm == "located"}
+            arms.append({"arm": arm, "draw": draw, "neurons": 9, "fit": fit, "changes": changes})
     return {"0": {"a": {"arms": arms}}}
 
 
@@ -87,7 +88,10 @@ def test_only_what_was_measured_is_shown_and_every_table_is_whole():
     results["enhancement"] = tuned({"located": [0.5], "random": [0.1, 0.2]})
     erased_table, tuned_table = told(results)[2:]
     assert str(erased_table.frame["random in layers"][0]) == NOTHING
-    assert list(tuned_table.frame["tuned"]) == ["located", "random, 2 draws"]
+    rows = tuned_table.tidy()[["tuned", "draw", "at the grid's edge", "nats gained"]]
+    assert rows.values.tolist() == [
+        ["located", 0, "yes", 0.5], ["random", 0, "no", 0.1], ["random", 1, "no", 0.2]
+    ]  # fmt: skip
 
 
 def located_facts(own, related, *, measure="largest"):
