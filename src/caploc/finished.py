@@ -17,6 +17,7 @@ from caploc.measurement import Meters
 from caploc.models.loading import LoadedModel
 from caploc.progress import Silent
 from caploc.result import Result
+from caploc.session import without_unfit_control
 from caploc.tasks.defects import ask_once
 from caploc.tasks.harness import digest_data
 from caploc.tasks.task import Task
@@ -120,7 +121,8 @@ class FinishedRun:
             self.answering() as engine,
         ):
             meters = Meters(engine, store, self.study.components, self.study.intervention())
-            yield meters, self.study.without_defects(tasks, engine.misfit)
+            study, tasks = without_unfit_control(self.study, tasks, engine.misfit, Silent())
+            yield meters, study.without_defects(tasks, engine.misfit)
 
 
 def restored(fields: dict[str, Any]) -> Study:

@@ -1,6 +1,6 @@
 """A study at work: its tasks, the model that answers them, the rows, and what they cost."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from caploc.errors import BadOption
 from caploc.folder import claim
 from caploc.measurement import Meter, Meters, outcomes_by_example, search
 from caploc.models.loading import LoadedModel
+from caploc.naming import GENERAL
 from caploc.progress import Progress, Silent
 from caploc.recovery.estimate import is_binary
 from caploc.result import Score
@@ -29,6 +30,7 @@ from caploc.tasks.harness import digest_data
 from caploc.tasks.signal import Signal
 from caploc.tasks.task import (
     LogLikelihood,
+    Request,
     Rolling,
     Task,
     prompt_of,
@@ -104,6 +106,7 @@ class Session:
                         f"Not covered: {part} carries something from token to token, and has no "
                         "head that could be knocked out."
                     )
+                study, tasks = without_unfit_control(study, tasks, answering.misfit, progress)
                 tasks = study.without_defects(tasks, answering.misfit)
                 meters = Meters(answering, store, study.components, intervention)
                 draw = study.draw(tasks[study.task].size)
@@ -207,6 +210,25 @@ def add_signal(
         return name
     probes[f"{name}.likelihood"] = meters.meter(signal)
     return f"{name}.likelihood"
+
+
+def without_unfit_control(
+    study: Study,
+    tasks: dict[str, Task],
+    misfit: Callable[[Request], str | None],
+    progress: Progress,
+) -> tuple[Study, dict[str, Task]]:
+    """Leave out copying, which every task is held against unasked, where the model cannot read it.
+
+    So it is with a window of a few dozen tokens.
+    """
+    if GENERAL not in study.other_tasks or GENERAL in (*study.twins, *study.spare):
+        return study, tasks
+    if not (why := next(filter(None, map(misfit, tasks[GENERAL].requests(0))), None)):
+        return study, tasks
+    progress.tell(f"{GENERAL} is left out as a control: it has {why}.")
+    others = tuple(name for name in study.other_tasks if name != GENERAL)
+    return replace(study, other_tasks=others), {n: tasks[n] for n in tasks if n != GENERAL}
 
 
 def describe_join(task: Task) -> str:
